@@ -1,0 +1,3 @@
+"""Stepfence: restart-safe AI-agent runs on Kubernetes."""
+
+__all__: list[str] = []

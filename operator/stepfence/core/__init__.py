@@ -1,0 +1,3 @@
+"""The pure core: no clock, no I/O, no logging."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Protocols that the use cases are written against."""
+
+__all__: list[str] = []

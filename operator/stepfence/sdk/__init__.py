@@ -1,0 +1,3 @@
+"""What workers import: small, few dependencies."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Implementations of the run store."""
+
+__all__: list[str] = []

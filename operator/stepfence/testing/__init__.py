@@ -1,0 +1,3 @@
+"""Shipped test helpers: memory gateway, fake clock, builders."""
+
+__all__: list[str] = []
