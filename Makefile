@@ -1,0 +1,48 @@
+# Every target installs what it lacks and says so. `make help` lists them.
+.DEFAULT_GOAL := help
+UV := tools/uv
+RUN := $(UV) run --locked
+SOURCES := operator tests e2e bench tools conftest.py
+PRESENT = $(wildcard $(SOURCES))
+# Source roots have no __init__.py, so types are checked by package below them.
+TYPED = $(wildcard operator/stepfence tests e2e bench tools conftest.py)
+
+.PHONY: help setup demo test lint unit e2e bench cluster cluster-down format
+
+help: ## List the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: ## Install the locked dependencies into .venv
+	@echo "==> installing the locked dependencies into .venv"
+	@$(UV) sync --locked --quiet
+
+demo: setup ## Kill an agent's pods and watch no action be repeated, on a real cluster
+	@$(RUN) python -m e2e.demo
+
+test: setup ## Run every tier that this machine can
+	@$(RUN) python -m tools.tiers
+
+lint: setup ## Check format, style, types and layers
+	@echo "==> format" && $(RUN) ruff format --check $(PRESENT)
+	@echo "==> style" && $(RUN) ruff check $(PRESENT)
+	@echo "==> types" && $(RUN) mypy $(TYPED)
+	@echo "==> layers" && $(RUN) lint-imports
+
+unit: setup ## Run the fast tests and print the coverage: seconds, no network
+	@$(RUN) python -m tools.tiers --only unit
+
+e2e: setup ## Run the tests against a real API server and real pods
+	@$(RUN) python -m tools.tiers --only contract --only e2e
+
+bench: setup ## Measure step latency, apply-to-claim time and the idle controller
+	@$(RUN) python -m bench
+
+cluster: setup ## Start the cluster that needs no Docker and leave it running
+	@$(RUN) python -m e2e.cluster up
+
+cluster-down: setup ## Stop that cluster and remove its traces
+	@$(RUN) python -m e2e.cluster down
+
+format: setup ## Format the sources and mend what ruff can
+	@$(RUN) ruff check --fix $(PRESENT)
+	@$(RUN) ruff format $(PRESENT)

@@ -1,0 +1,139 @@
+"""Run the test tiers that this machine can, and say of each whether it ran and how it ended.
+
+`make test` runs this module. A tier is read from the JUnit reports, never from an exit code alone: a tier without one
+test, or with a skip that nobody named, has not passed. With `CI=true` every tier but kind is required.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.tier_report import Result, Session, closing_lines, failures, read_junit
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / ".reports"
+INTERRUPT_GRACE_SECONDS = 90
+REQUIRED_TOOL = "go"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command, the tiers whose tests it runs, and the seconds that it may take."""
+
+    name: str
+    command: Sequence[str]
+    tiers: Sequence[str]
+    deadline: float
+    needs_cluster: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+PYTEST = (sys.executable, "-m", "pytest")
+JOBS = (
+    Job("lint", ("make", "--no-print-directory", "lint"), ("lint",), 900),
+    Job("unit", (*PYTEST, "tests", "--cov", "--cov-report=term"), ("unit",), 900),
+    Job("contract", (*PYTEST, "e2e/contract"), ("contract", "gitops", "network_policy"), 1500, needs_cluster=True),
+    Job(
+        "e2e",
+        (*PYTEST, "e2e", "--ignore=e2e/contract"),
+        ("pods", "cluster_choice", "gitops", "network_policy"),
+        2700,
+        needs_cluster=True,
+    ),
+)
+
+
+def docker_runs() -> bool:
+    """Tell whether a Docker engine answers, for that is what kind needs."""
+    if shutil.which("docker") is None:
+        return False
+    try:
+        done = subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def why_no_cluster(*, docker: bool) -> str | None:
+    """Say what this machine lacks for a cluster, or None when it can have one."""
+    if os.environ.get("STEPFENCE_KUBECONFIG") or docker:
+        return None
+    if sys.platform != "linux":
+        return "no cluster named by STEPFENCE_KUBECONFIG, no Docker, and not Linux"
+    if os.geteuid() != 0:
+        return "no cluster named by STEPFENCE_KUBECONFIG, no Docker, and not root"
+    if shutil.which(REQUIRED_TOOL) is None:
+        return "no cluster named by STEPFENCE_KUBECONFIG, no Docker, and no Go to build one"
+    return None
+
+
+def run_job(job: Job) -> Session:
+    """Run one job to its end or its deadline; an overdue one is interrupted first, so that fixtures tear down."""
+    report = REPORTS / f"{job.name}.xml"
+    report.unlink(missing_ok=True)
+    command = list(job.command)
+    if command[: len(PYTEST)] == list(PYTEST):
+        command.append(f"--junitxml={report}")
+    print(f"\n==> {job.name}: {' '.join(job.command)}", flush=True)
+    started = time.monotonic()
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **job.environment})
+    overdue = False
+    try:
+        code = process.wait(job.deadline)
+    except subprocess.TimeoutExpired:
+        overdue = True
+        code = stop(process)
+    except KeyboardInterrupt:
+        stop(process)
+        raise
+    seconds = time.monotonic() - started
+    cases = read_junit(report) if report.exists() else []
+    return Session(job.name, tuple(job.tiers), code, seconds, cases, overdue=overdue)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> int:
+    """Interrupt a process, and kill it when it does not end in time."""
+    process.send_signal(signal.SIGINT)
+    try:
+        return process.wait(INTERRUPT_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def parse(arguments: Sequence[str] | None) -> list[Job]:
+    """Turn the command line into the jobs to run: all of them, or those named by `--only`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = [job.name for job in JOBS]
+    parser.add_argument("--only", action="append", choices=names, help="run this part alone (repeatable)")
+    only = parser.parse_args(arguments).only
+    return [job for job in JOBS if only is None or job.name in only]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the jobs and print the closing lines; 0 when all that must run ran and passed."""
+    jobs = parse(arguments)
+    REPORTS.mkdir(exist_ok=True)
+    docker = docker_runs()
+    lacking = why_no_cluster(docker=docker)
+    result = Result(docker=docker, ci=os.environ.get("CI") == "true", whole=len(jobs) == len(JOBS))
+    for job in jobs:
+        if job.needs_cluster and lacking:
+            result.not_run[job.name] = lacking
+            for tier in job.tiers:
+                result.not_run[tier] = lacking
+        else:
+            result.sessions.append(run_job(job))
+    print("\n" + "\n".join(closing_lines(result)), flush=True)
+    return 1 if failures(result) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
