@@ -5,15 +5,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent
-TIER_MARKERS = ("contract", "pods", "cluster_choice", "gitops", "network_policy")
+MARKED_TIERS = ("gitops", "network_policy", "cluster_choice", "contract", "pods")
+# A file name says the tier of all its tests: `test_gitops_flux.py`.
+NAMED_TIERS = {"test_gitops": "gitops", "test_network_polic": "network_policy", "test_cluster_choice": "cluster_choice"}
 E2E_TIMEOUT_SECONDS = 900
 
 
 def tier_of(item: pytest.Item) -> str:
-    """Name the tier of a test: a tier marker of its own wins, else its folder tells."""
-    for name in ("gitops", "network_policy", "cluster_choice", "contract", "pods"):
-        if item.get_closest_marker(name):
-            return name
+    """Name the tier of a test: its own marker wins, then the name of its file, then the folder."""
+    for marked in MARKED_TIERS:
+        if item.get_closest_marker(marked):
+            return marked
+    for start, named in NAMED_TIERS.items():
+        if item.path.name.startswith(start):
+            return named
     parts = item.path.relative_to(ROOT).parts
     if parts[0] != "e2e":
         return "unit"
@@ -25,5 +30,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         tier = tier_of(item)
         item.user_properties.append(("tier", tier))
-        if tier != "unit" and item.get_closest_marker("timeout") is None:
+        if item.path.is_relative_to(ROOT / "e2e") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(E2E_TIMEOUT_SECONDS))

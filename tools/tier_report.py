@@ -134,7 +134,7 @@ def tier_line(result: Result, tier: str) -> str:
     problem = tier_problem(result, tier)
     sessions = tier_sessions(result, tier)
     if not sessions:
-        why = result.not_run.get(tier, "not asked for")
+        why = result.not_run.get(tier, "its command was never started")
         return f"not run: {why}" + (f" (FAILED: {problem})" if problem else "")
     seconds = sum(session.seconds for session in sessions)
     if tier == "lint":
@@ -162,6 +162,11 @@ def enforcement_line(result: Result) -> str:
     return NOT_PROVED if count(cases, "passed") else "not applied: no test of it passed"
 
 
+def asked_for(result: Result, tier: str) -> bool:
+    """Tell whether a tier belongs to the parts that were asked for, run or not."""
+    return result.whole or tier in result.not_run or bool(tier_sessions(result, tier))
+
+
 def closing_lines(result: Result) -> list[str]:
     """Write what `make test` ends with: skips, one line a tier, the two special ones, failures, the plain count."""
     lines = [
@@ -169,8 +174,9 @@ def closing_lines(result: Result) -> list[str]:
         for case in result.cases()
         if case.outcome == "skipped"
     ]
-    rows = [(TITLES[tier], tier_line(result, tier)) for tier in TITLES]
-    rows += [("kind", kind_line(result)), ("NetworkPolicy enforcement", enforcement_line(result))]
+    rows = [(TITLES[tier], tier_line(result, tier)) for tier in TITLES if asked_for(result, tier)]
+    if result.whole:
+        rows += [("kind", kind_line(result)), ("NetworkPolicy enforcement", enforcement_line(result))]
     width = max(len(title) for title, _ in rows) + 2
     lines += [f"{title:<{width}}{text}" for title, text in rows]
     lines += [f"FAILED: {why}" for why in failures(result)]

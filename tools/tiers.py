@@ -38,7 +38,7 @@ class Job:
 PYTEST = (sys.executable, "-m", "pytest")
 JOBS = (
     Job("lint", ("make", "--no-print-directory", "lint"), ("lint",), 900),
-    Job("unit", (*PYTEST, "tests", "--cov", "--cov-report=term"), ("unit",), 900),
+    Job("unit", (*PYTEST, "tests", "--cov", "--cov-report=term"), ("unit", "cluster_choice"), 900),
     Job("contract", (*PYTEST, "e2e/contract"), ("contract", "gitops", "network_policy"), 1500, needs_cluster=True),
     Job(
         "e2e",

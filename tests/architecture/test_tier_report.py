@@ -78,6 +78,11 @@ def test_an_overdue_command_fails() -> None:
     assert failures(result) == ["unit: stopped at its deadline after 900 s"]
 
 
+def test_a_part_alone_says_nothing_of_the_others() -> None:
+    result = Result(docker=False, ci=False, whole=False, sessions=[Session("unit", ("unit",), 0, 1, [case("unit")])])
+    assert closing_lines(result) == ["unit  ran: 1 passed, 0 failed, 0 skipped", "tests: 1 passed, 0 failed"]
+
+
 def test_lint_fails_by_its_exit_code() -> None:
     result = Result(docker=False, ci=False, whole=False, sessions=[Session("lint", ("lint",), 2, 1, [])])
     assert failures(result) == ["lint: exit code 2"]
