@@ -1,0 +1,265 @@
+"""The nouns of the design as frozen values. No behaviour beyond what a value can tell of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from stepfence.core.words import NO_TOKEN, Action, Outcome, PlanSource, Recovery, RunId, State, StepId, Token, Verdict
+
+__all__ = [
+    "Answer",
+    "Attempt",
+    "Body",
+    "Decision",
+    "Ending",
+    "Entry",
+    "Hold",
+    "Holder",
+    "Plan",
+    "Run",
+    "RunSpec",
+    "StepSpec",
+    "Worker",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One planned action with its effective settings; times in seconds."""
+
+    id: StepId
+    action: Action = Action.CREATE
+    recovery: Recovery = Recovery.HALT
+    timeout: int = 60
+    settle: int = 10
+    attempts: int = 1
+    backoff: int = 1
+    key_ttl: int | None = None
+    approval: bool = False
+    approval_expires: int | None = None
+    probe_give_up: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The persisted plan (I6): it grows at its end only."""
+
+    steps: tuple[StepSpec, ...]
+    digest: str
+    accepted_at: datetime
+    source: PlanSource
+    # How many steps stood in the plan when it was first accepted; later ones were appended by the agent as it went.
+    initial: int = 0
+
+    def appended(self, step_id: str) -> bool:
+        """Whether the step was appended after the plan was first accepted."""
+        return any(step.id == step_id for step in self.steps[self.initial :])
+
+    def step(self, step_id: str) -> StepSpec | None:
+        """Return the step of that id, if it is planned."""
+        return next((step for step in self.steps if step.id == step_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Canonical JSON text of a payload or result: inline, in a record, or (too large to keep) only its digest and size."""
+
+    digest: str
+    size: int
+    text: str | None = None
+    record: str | None = None
+
+    @property
+    def stored(self) -> bool:
+        """Whether the body itself can be read back."""
+        return self.text is not None or self.record is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One beginning of a step: kept until it is resolved (R9), the last one until the next begins (R13)."""
+
+    number: int
+    token: Token
+    request_id: str
+    pod_uid: str
+    started_at: datetime
+    deadline: datetime
+    terminated_at: datetime | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A person's answer as recorded (I10). `refused` says why it had no effect."""
+
+    question: str
+    verdict: Verdict
+    by: str
+    at: datetime
+    reason: str = ""
+    force: bool = False
+    verified: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An answer as a person wrote it into `spec.decisions`."""
+
+    verdict: Verdict
+    result: str | None = None
+    reason: str = ""
+    force: bool = False
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The ledger entry of one begun step."""
+
+    state: State
+    key: str
+    payload: Body | None = None
+    attempt: int = 0
+    token: Token = NO_TOKEN
+    failures: int = 0
+    first_started_at: datetime | None = None
+    finished_at: datetime | None = None
+    retry_at: datetime | None = None
+    final: bool = False
+    reason: str = ""
+    message: str = ""
+    result: Body | None = None
+    question: str | None = None
+    asked_at: datetime | None = None
+    approved_at: datetime | None = None
+    gave_up: bool = False
+    abandoned: bool = False
+    open: tuple[Attempt, ...] = ()
+    answers: tuple[Answer, ...] = ()
+
+    @property
+    def unresolved(self) -> tuple[Attempt, ...]:
+        """Attempts that may still turn out to have happened."""
+        return tuple(attempt for attempt in self.open if not attempt.failed)
+
+    def recorded(self, number: int) -> Attempt | None:
+        """Return the recorded attempt of that number, if it is still kept."""
+        return next((attempt for attempt in self.open if attempt.number == number), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The pod that made the current claim."""
+
+    pod: str
+    pod_uid: str
+    request_id: str
+    claimed_at: datetime
+    renewed_at: datetime
+    lease: int
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The numbered Job that is the current (or last) worker. `failures` counts workers in a row that brought nothing forward."""
+
+    number: int
+    job: str
+    template_hash: str
+    started_at: datetime
+    pod_uid: str | None = None
+    progressed: bool = False
+    exit_reason: str = ""
+    message: str = ""
+    failures: int = 0
+    retry_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An end that is decided while steps are still open (R12)."""
+
+    outcome: Outcome
+    reason: str
+    message: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An open question about the run itself: `run.<question>`, verdict Resume or Abandon."""
+
+    question: str
+    reason: str
+    message: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What people wrote. Everything but suspend, cancel, decisions and the template is immutable."""
+
+    run_id: str | None = None
+    input: str | None = None
+    steps: tuple[StepSpec, ...] | None = None
+    template_hash: str = ""
+    grace_seconds: int | None = None
+    backoff_limit: int = 6
+    active_deadline: int | None = None
+    history: int | None = None
+    suspend: bool = False
+    cancel: bool = False
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One AgentRun: its spec and the whole of what is recorded of it."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: RunSpec
+    observed_generation: int = -1
+    version: int = 0
+    run_id: RunId | None = None
+    token: Token = NO_TOKEN
+    started_at: datetime | None = None
+    active_seconds: float = 0.0
+    active_since: datetime | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+    message: str = ""
+    result: Body | None = None
+    finished_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    ending: Ending | None = None
+    hold: Hold | None = None
+    hold_answers: tuple[Answer, ...] = ()
+    worker: Worker | None = None
+    holder: Holder | None = None
+    plan: Plan | None = None
+    ledger: Mapping[str, Entry] = field(default_factory=dict)
+    # What the controller last saw of the world and cannot be derived from the rest: shown in WorkerReady and LedgerWritable.
+    worker_problem: tuple[str, str] | None = None
+    deleting: bool = False
+
+    @property
+    def identity(self) -> RunId:
+        """The stable run id: `<namespace>/<spec.runID>`, else `<namespace>/<name>/<uid>` (DESIGN section 5)."""
+        if self.run_id is not None:
+            return self.run_id
+        return RunId(f"{self.namespace}/{self.spec.run_id}" if self.spec.run_id else f"{self.namespace}/{self.name}/{self.uid}")
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the outcome is recorded."""
+        return self.outcome is not None
