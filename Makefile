@@ -7,7 +7,7 @@ PRESENT = $(wildcard $(SOURCES))
 # Source roots have no __init__.py, so types are checked by package below them.
 TYPED = $(wildcard operator/stepfence tests e2e bench tools conftest.py)
 
-.PHONY: help setup demo test lint unit e2e bench cluster cluster-down format
+.PHONY: help setup demo test lint lint-format lint-style lint-types lint-layers unit e2e bench cluster cluster-down format
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,10 +23,23 @@ test: setup ## Run every tier that this machine can
 	@$(RUN) python -m tools.tiers
 
 lint: setup ## Check format, style, types and layers
-	@echo "==> format" && $(RUN) ruff format --check $(PRESENT)
-	@echo "==> style" && $(RUN) ruff check $(PRESENT)
-	@echo "==> types" && $(RUN) mypy $(TYPED)
-	@echo "==> layers" && $(RUN) lint-imports
+	@$(MAKE) --no-print-directory --keep-going lint-format lint-style lint-types lint-layers
+
+lint-format:
+	@echo "==> format"
+	@$(RUN) ruff format --check $(PRESENT)
+
+lint-style:
+	@echo "==> style"
+	@$(RUN) ruff check $(PRESENT)
+
+lint-types:
+	@echo "==> types"
+	@$(RUN) mypy $(TYPED)
+
+lint-layers:
+	@echo "==> layers"
+	@$(RUN) lint-imports
 
 unit: setup ## Run the fast tests and print the coverage: seconds, no network
 	@$(RUN) python -m tools.tiers --only unit

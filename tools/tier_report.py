@@ -121,9 +121,7 @@ def failures(result: Result) -> list[str]:
     for session in result.sessions:
         if session.overdue:
             found.append(f"{session.name}: stopped at its deadline after {session.seconds:.0f} s")
-        elif (
-            session.code != 0 and not any(case.outcome == "failed" for case in session.cases) and session.name != "lint"
-        ):
+        elif session.code != 0 and not any(case.outcome == "failed" for case in session.cases) and session.name != "lint":
             found.append(f"{session.name}: exit code {session.code}")
         found += [f"{case.name}: names no tier" for case in session.cases if case.tier not in TITLES]
     return found
@@ -169,11 +167,7 @@ def asked_for(result: Result, tier: str) -> bool:
 
 def closing_lines(result: Result) -> list[str]:
     """Write what `make test` ends with: skips, one line a tier, the two special ones, failures, the plain count."""
-    lines = [
-        f"skipped: {case.name}: {case.reason or 'no reason given'}"
-        for case in result.cases()
-        if case.outcome == "skipped"
-    ]
+    lines = [f"skipped: {case.name}: {case.reason or 'no reason given'}" for case in result.cases() if case.outcome == "skipped"]
     rows = [(TITLES[tier], tier_line(result, tier)) for tier in TITLES if asked_for(result, tier)]
     if result.whole:
         rows += [("kind", kind_line(result)), ("NetworkPolicy enforcement", enforcement_line(result))]

@@ -16,9 +16,7 @@ def case(tier: str, outcome: str = "passed", name: str | None = None, **properti
 def whole(*cases: Case, ci: bool = True, code: int = 0, docker: bool = False) -> Result:
     """A run of all parts in which each test tier has one passing test, but for the tiers that the arguments replace."""
     given = {item.tier for item in cases}
-    filled = [case(tier) for tier in TEST_TIERS if tier not in given] + [
-        item for item in cases if item.name != "absent"
-    ]
+    filled = [case(tier) for tier in TEST_TIERS if tier not in given] + [item for item in cases if item.name != "absent"]
     sessions = [
         Session("lint", ("lint",), 0, 1, []),
         Session("tests", tuple(TEST_TIERS), code, 1, filled),
