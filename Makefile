@@ -39,7 +39,7 @@ lint-types:
 
 lint-layers:
 	@echo "==> layers"
-	@$(RUN) lint-imports
+	@$(RUN) lint-imports --no-logo
 
 unit: setup ## Run the fast tests and print the coverage: seconds, no network
 	@$(RUN) python -m tools.tiers --only unit
