@@ -1,0 +1,222 @@
+"""A node: containerd, kubelet and kube-proxy in a network namespace and a mount namespace of their own.
+
+The mount namespace is what keeps nodes apart and the machine clean: the mounts of pods and containers are seen by the node
+alone and vanish with it, and the few folders that these programs insist on are the node's own.
+"""
+
+import json
+import os
+import platform
+from pathlib import Path
+
+from e2e.cluster import cgroups
+from e2e.cluster.errors import ClusterError, eventually
+from e2e.cluster.instance import Instance
+from e2e.cluster.pki import Authority
+from e2e.cluster.programs import Programs
+from e2e.cluster.shell import attempt, run
+
+PAUSE_IMAGE = "localhost/stepfence-pause:1"
+_FIXED_FOLDERS = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
+"""Folders that containerd, the CNI library and the kubelet write to whatever their settings say."""
+_CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
+
+
+class Node:
+    """Starts one node of an instance."""
+
+    def __init__(self, instance: Instance, number: int, programs: Programs) -> None:
+        self._instance = instance
+        self._number = number
+        self._programs = programs
+        self._folder = instance.node_folder(number)
+        self._enter: tuple[str, ...] = ()
+
+    def start(self, binaries: Path, authority: Authority, server: str, pause_image: Path) -> None:
+        """Start the node's programs. It is Ready some seconds later."""
+        self._folder.mkdir()
+        self._make_namespace()
+        cgroups.create(self._instance.cgroup(self._number))
+        self._start_containerd()
+        load_image(self._instance, self._number, pause_image)
+        self._start_kubelet(binaries, authority, server)
+        self._start_proxy(binaries, authority, server)
+
+    def _name(self, program: str) -> str:
+        return f"{program}-{self._number}"
+
+    def _make_namespace(self) -> None:
+        """Start the process that holds the node's mount namespace and hides the machine's folders behind the node's."""
+        steps = ["mount --make-rshared /"]  # volumes that a kubelet mounts must be seen by containerd, and in no other node
+        for folder in map(Path, _FIXED_FOLDERS):
+            ours = self._folder / "fixed" / folder.name / folder.parent.name
+            ours.mkdir(parents=True)
+            _ensure_mount_point(self._instance, folder)
+            steps.append(f"mount --bind '{ours}' '{folder}'")
+        ready = self._folder / "namespace-ready"
+        steps += [f"touch '{ready}'", "exec sleep infinity"]
+        script = " && ".join(steps)
+        netns = f"--net=/run/netns/{self._instance.netns(self._number)}"
+        name = self._name("node")
+        self._programs.launch(name, "unshare", "--mount", "sh", "-c", script, self._folder, enter=("nsenter", netns))
+
+        def made() -> bool:
+            self._programs.check(name)
+            return ready.exists()
+
+        eventually(f"namespaces of {name}", made, seconds=20, evidence=lambda: self._programs.tail(name))
+        holder = self._programs.process(name).pid
+        self._enter = ("nsenter", f"--target={holder}", "--net", "--mount")
+
+    def _start_containerd(self) -> None:
+        folder, number = self._folder, self._number
+        network = {
+            "cniVersion": "1.0.0",
+            "name": f"stepfence-{self._instance.name}-{number}",
+            "plugins": [self._bridge(), {"type": "portmap", "capabilities": {"portMappings": True}}],
+        }
+        (folder / "cni").mkdir()
+        (folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
+        (folder / "containerd.toml").write_text(self._containerd_settings())
+        name = self._name("containerd")
+        self._programs.launch(name, "containerd", "--config", folder / "containerd.toml", enter=self._enter)
+        socket = self._instance.socket(number)
+
+        def answers() -> bool:
+            self._programs.check(name)
+            return socket.exists() and attempt("ctr", "-a", socket, "version", seconds=10).returncode == 0
+
+        eventually(f"answer from {name}", answers, seconds=30, evidence=lambda: self._programs.tail(name))
+
+    def _bridge(self) -> dict[str, object]:
+        pods = str(self._instance.node_pods(self._number))
+        addresses = {
+            "type": "host-local",
+            "dataDir": str(self._folder / "addresses"),
+            "ranges": [[{"subnet": pods}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
+        # Hairpin mode: a pod may reach itself through its own Service.
+        return {"type": "bridge", "bridge": "pods", "isGateway": True, "hairpinMode": True, "ipam": addresses}
+
+    def _containerd_settings(self) -> str:
+        folder = self._folder
+        # A root without CAP_SYS_RESOURCE cannot lower a process's OOM score, which every container would need.
+        return f"""
+version = 2
+root = "{folder / "containerd"}"
+state = "{folder / "containerd-state"}"
+[grpc]
+  address = "{self._instance.socket(self._number)}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder / "containerd-opt"}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{_cni_folder()}"
+    conf_dir = "{folder / "cni"}"
+"""
+
+    def _start_kubelet(self, binaries: Path, authority: Authority, server: str) -> None:
+        folder, name = self._folder, self._instance.node_name(self._number)
+        address = self._instance.node_address(self._number)
+        user = f"system:node:{name}"
+        pair = authority.issue(name, user, organization="system:nodes", hosts=(name, address, "127.0.0.1"))
+        settings = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(authority.pair.certificate)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(pair.certificate),
+            "tlsPrivateKeyFile": str(pair.key),
+            "containerRuntimeEndpoint": f"unix://{self._instance.socket(self._number)}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self._instance.cgroup(self._number),
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "clusterDNS": [self._instance.node_address(1)],
+            "clusterDomain": "cluster.local",
+            "resolvConf": "",
+            "podLogsDir": str(folder / "pod-logs"),
+            "volumePluginDir": str(folder / "volume-plugins"),
+            "enforceNodeAllocatable": ["pods"],
+            "nodeStatusUpdateFrequency": "2s",
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "imageGCHighThresholdPercent": 100,
+            "healthzPort": 0,
+        }
+        (folder / "kubelet.json").write_text(json.dumps(settings))
+        self._programs.launch(
+            self._name("kubelet"),
+            binaries / "kubelet",
+            f"--config={folder / 'kubelet.json'}",
+            f"--kubeconfig={authority.kubeconfig(name, pair, server)}",
+            f"--hostname-override={name}",
+            f"--node-ip={address}",
+            f"--root-dir={folder / 'kubelet'}",
+            f"--cert-dir={folder / 'kubelet-pki'}",
+            enter=self._enter,
+        )
+
+    def _start_proxy(self, binaries: Path, authority: Authority, server: str) -> None:
+        name = self._name("kube-proxy")
+        login = authority.kubeconfig(name, authority.issue(name, "system:kube-proxy"), server)
+        settings = {
+            "mode": "iptables",
+            "clusterCIDR": str(self._instance.pod_network),
+            "hostnameOverride": self._instance.node_name(self._number),
+            "clientConnection": {"kubeconfig": str(login)},
+            "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        }
+        path = self._folder / "proxy.yaml"
+        # The kind comes first and bare: a file that begins with a brace is read by stricter rules, as JSON.
+        head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+        path.write_text(head + "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
+        self._programs.launch(name, binaries / "kube-proxy", f"--config={path}", enter=self._enter)
+
+
+def load_image(instance: Instance, number: int, archive: Path) -> None:
+    """Import the images of a docker-archive into a node."""
+    socket = instance.socket(number)
+    run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", archive, seconds=300)
+
+
+def remove_mount_points(instance: Instance) -> None:
+    """Remove the folders of the machine that had to be made for the nodes to hide, if no one else uses them by now."""
+    for line in _made_mount_points(instance).splitlines():
+        path = Path(line)
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def architecture() -> str:
+    """This machine's architecture, as images name it."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def _ensure_mount_point(instance: Instance, folder: Path) -> None:
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    if missing:
+        folder.mkdir(parents=True)
+        with (instance.folder / "mount-points").open("a") as record:
+            record.writelines(f"{path}\n" for path in missing)
+
+
+def _made_mount_points(instance: Instance) -> str:
+    try:
+        return (instance.folder / "mount-points").read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _cni_folder() -> str:
+    for folder in _CNI_FOLDERS:
+        if os.access(f"{folder}/bridge", os.X_OK):
+            return folder
+    raise ClusterError(f"no CNI plugins in any of {', '.join(_CNI_FOLDERS)}: install containernetworking-plugins")
