@@ -1,0 +1,317 @@
+"""The worker's routes as use cases, one async function each; shared by the gateway, `stepfence.testing` and any other way in.
+
+Every call names the caller's pod as the API server vouches for it. Every function raises `Refused`, `Conflict` or `Unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
+from stepfence.app.bodies import Bodies
+from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, StepView, Stop
+from stepfence.core import fencing, ledger, lifecycle, plan, reports
+from stepfence.core.canonical import Json
+from stepfence.core.errors import Code, Conflict, Refused
+from stepfence.core.fencing import HolderFact, Release
+from stepfence.core.model import Body, Entry, Holder, Plan, Run, StepSpec
+from stepfence.core.reports import Report
+from stepfence.core.summary import phase_of, questions_of
+from stepfence.core.words import At, Outcome, State, Verdict
+from stepfence.ports import Caller, RecordStore, RunKey, Stored, WorkerGate, Write
+
+__all__ = ["Call", "Ending", "WorkerCalls"]
+
+_CLAIM_TRIES = 5
+Ending = tuple[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Who calls, about which run, under which fencing token."""
+
+    caller: Caller
+    key: RunKey
+    token: int
+
+
+class WorkerCalls:
+    """The use cases of a worker."""
+
+    def __init__(self, applier: Applier, records: RecordStore, gate: WorkerGate) -> None:
+        self._applier, self._gate = applier, gate
+        self._settings = applier.settings
+        self._bodies = Bodies(records, applier.settings)
+
+    async def claim(self, caller: Caller, key: RunKey, request_id: str) -> ClaimView:
+        """Take the run for the calling pod, which must be the pod of the run's current worker."""
+        identity = await self._gate.worker_of(caller)
+        for _ in range(_CLAIM_TRIES):
+            stored = await self._applier.read(key)
+            run = stored.run
+            if identity is None or identity.run_uid != run.uid or run.worker is None or identity.job != run.worker.job:
+                raise Refused(Code.FORBIDDEN, "this pod is not the run's current worker")
+            claim = fencing.Claim(caller.pod, caller.pod_uid, request_id, self._settings.lease)
+            edit = _claiming(claim, run.holder, await self._gate.holder(run))
+            try:
+                applied = await self._applier.apply(key, edit)
+            except Conflict:
+                continue
+            return await self._claim_view(applied.stored)
+        raise Conflict("the run is being claimed by others")
+
+    async def _claim_view(self, stored: Stored) -> ClaimView:
+        run, at = stored.run, self._applier.at()
+        views = {step: StepView(entry, await self._bodies.read(run, entry.result)) for step, entry in run.ledger.items()}
+        return ClaimView(
+            token=run.token,
+            run_id=run.identity,
+            namespace=run.namespace,
+            name=run.name,
+            uid=run.uid,
+            phase=phase_of(run, at).value,
+            input=await self._bodies.read(run, Body("", 0, run.spec.input)) if run.spec.input is not None else None,
+            plan=run.plan,
+            ledger=views,
+            lease_seconds=self._settings.lease,
+            margin_seconds=self._settings.margin,
+            remaining=self._remaining(stored),
+            stop=stop_of(run, at),
+        )
+
+    def _remaining(self, stored: Stored) -> Remaining:
+        status_size = len(str(stored.raw))
+        write = Write(stored, stored.run, stored.raw, stored.base_bytes + status_size)
+        steps = len(stored.run.plan.steps) if stored.run.plan else 0
+        return Remaining(max(0, remaining_bytes(write, self._settings)), self._settings.max_steps - steps)
+
+    async def submit_plan(self, call: Call, steps: Sequence[StepSpec]) -> Plan:
+        """Record the worker's plan, once, or an append to it."""
+
+        def edit(run: Run, at: At) -> tuple[Run, Plan]:
+            fencing.require_token(run, call.token, call.caller.pod_uid)
+            known = run.plan is not None and tuple(steps) == run.plan.steps[: len(steps)]
+            if not known:
+                lifecycle.require_active(run, at)
+            changed, answer = plan.submit(run, steps, at)
+            return changed, answer.plan
+
+        return (await self._write(call, edit, reserve=True)).answer
+
+    async def begin(self, call: Call, step: str, request_id: str, payload: Json) -> BeginView:
+        """Begin a step: the intent is stored when this answers Go (I1)."""
+        whole = self._bodies.measure(payload, field="payload")
+        run = (await self._applier.read(call.key)).run if whole.size > self._settings.inline_bytes else None
+        body = whole if run is None else await self._bodies.payload(run, whole)
+        begin = ledger.Begin(step, call.token, call.caller.pod_uid, request_id, body)
+
+        def edit(current: Run, at: At) -> tuple[Run, ledger.BeginAnswer]:
+            return ledger.begin(current, begin, at)
+
+        applied = await self._write(call, edit, reserve=True)
+        return await self._begin_view(applied.stored.run, applied.answer, whole)
+
+    async def _begin_view(self, run: Run, answer: ledger.BeginAnswer, brought: Body) -> BeginView:
+        entry = answer.entry
+        recorded = entry.payload
+        stored = recorded is not None and recorded.stored
+        payload = await self._bodies.read(run, recorded) if stored else await self._bodies.read(run, brought)
+        return BeginView(
+            outcome=answer.outcome.value,
+            step=StepView(entry, await self._bodies.read(run, entry.result)),
+            key=entry.key,
+            attempt=entry.attempt,
+            payload=payload,
+            payload_digest=recorded.digest if recorded is not None else brought.digest,
+            payload_changed=answer.payload_changed,
+            timeout_seconds=answer.step.timeout,
+            time_left_seconds=answer.time_left,
+            retry_after_seconds=answer.retry_after,
+            reason=entry.reason,
+        )
+
+    async def complete(self, call: Call, step: str, attempt: int, result: Json) -> StepView:
+        """Record the truth that an attempt succeeded, also under an old token (R13); the result is stored before the ledger says so."""
+        whole = self._bodies.measure(result, field="result")
+        body = whole
+        if whole.size > self._settings.inline_bytes:
+            body = await self._bodies.result((await self._applier.read(call.key)).run, whole)
+
+        def edit(run: Run, at: At) -> tuple[Run, Entry]:
+            return reports.complete(run, Report(step, attempt, call.token, call.caller.pod_uid), body, at)
+
+        return await self._settle(call, edit)
+
+    async def fail(
+        self,
+        call: Call,
+        step: str,
+        attempt: int,
+        reason: str,
+        message: str,
+        *,
+        final: bool = False,
+        retry_after: float | None = None,
+    ) -> StepView:
+        """Record that an attempt surely did not happen."""
+
+        def edit(run: Run, at: At) -> tuple[Run, Entry]:
+            report = Report(step, attempt, call.token, call.caller.pod_uid)
+            return reports.fail(run, report, reason, message, final=final, retry_after=retry_after, at=at)
+
+        return await self._settle(call, edit)
+
+    async def lose(self, call: Call, step: str, attempt: int, reason: str, message: str) -> StepView:
+        """Record that nobody can tell whether an attempt happened."""
+
+        def edit(run: Run, at: At) -> tuple[Run, Entry]:
+            return reports.lose(run, Report(step, attempt, call.token, call.caller.pod_uid), reason, message, at)
+
+        return await self._settle(call, edit)
+
+    async def probe_leave(self, call: Call, step: str, attempt: int) -> tuple[datetime, float]:
+        """Return the time that a probe started now is asked as of, and how many seconds it must still wait before that counts (R2)."""
+
+        def edit(run: Run, at: At) -> tuple[Run, tuple[datetime, float]]:
+            return run, (at.now, reports.probe_leave(run, Report(step, attempt, call.token, call.caller.pod_uid), at))
+
+        return (await self._write(call, edit)).answer
+
+    async def probe(
+        self,
+        call: Call,
+        step: str,
+        attempt: int,
+        verdict: Verdict | None,
+        result: Json,
+        *,
+        as_of: datetime,
+        give_up: bool,
+    ) -> StepView:
+        """Record a probe's answer. `as_of` is what `probe_leave` answered before the probe was started."""
+        run = (await self._applier.read(call.key)).run
+        body = await self._bodies.result(run, self._bodies.measure(result, field="result"))
+
+        def edit(current: Run, at: At) -> tuple[Run, Entry]:
+            report = Report(step, attempt, call.token, call.caller.pod_uid)
+            kept = body if verdict is Verdict.HAPPENED else None
+            return reports.probe(current, report, verdict, kept, asked_at=as_of, give_up=give_up, at=at)
+
+        return await self._settle(call, edit)
+
+    async def _settle(self, call: Call, edit: Edit[Entry]) -> StepView:
+        applied = await self._write(call, edit, urgent=True)
+        return StepView(applied.answer, await self._bodies.read(applied.stored.run, applied.answer.result))
+
+    async def renew(self, call: Call) -> Stop | None:
+        """Renew the lease of an idle worker outside the hot object; answer why it must stop, if it must."""
+        stored = await self._applier.read(call.key)
+        fencing.require_token(stored.run, call.token, call.caller.pod_uid)
+        await self._gate.renew(stored.run, call.caller)
+        return stop_of(stored.run, self._applier.at())
+
+    async def drain(self, call: Call) -> None:
+        """Set draining: the worker begins nothing new."""
+
+        def edit(run: Run, at: At) -> tuple[Run, None]:  # noqa: ARG001  (every edit has this shape)
+            fencing.require_token(run, call.token, call.caller.pod_uid)
+            return fencing.drain(run), None
+
+        await self._write(call, edit, urgent=True)
+
+    async def release(self, call: Call, reason: Release) -> None:
+        """Let the run go; what is in flight becomes Unknown in the same write. A repeated release changes nothing."""
+
+        def edit(run: Run, at: At) -> tuple[Run, None]:
+            if call.token == run.token and run.holder is None:
+                return run, None
+            fencing.require_token(run, call.token, call.caller.pod_uid)
+            return fencing.release(run, reason, at), None
+
+        await self._write(call, edit, urgent=True)
+
+    async def finish(self, call: Call, result: Json) -> str:
+        """Record success; repeated, it answers the recorded outcome."""
+        run = (await self._applier.read(call.key)).run
+        body = await self._bodies.result(run, self._bodies.measure(result, field="result"))
+
+        def edit(current: Run, at: At) -> tuple[Run, Outcome | None]:
+            fencing.require_token(current, call.token, call.caller.pod_uid)
+            if current.outcome is Outcome.SUCCEEDED:
+                return current, current.outcome
+            if current.terminal:
+                raise Refused(Code.TERMINAL, f"the run is {current.outcome}")
+            done = lifecycle.finish(current, body, at)
+            return done, done.outcome
+
+        outcome = (await self._write(call, edit, urgent=True)).answer
+        return outcome.value if outcome else ""
+
+    async def fail_run(self, call: Call, reason: str, message: str) -> Ending:
+        """Stop every further begin. Returns the outcome, and whether it is recorded already (else a step is still open)."""
+
+        def edit(run: Run, at: At) -> tuple[Run, None]:
+            fencing.require_token(run, call.token, call.caller.pod_uid)
+            return lifecycle.fail_run(run, reason, message, at), None
+
+        run = (await self._write(call, edit, urgent=True)).stored.run
+        outcome = run.outcome or (run.ending.outcome if run.ending else Outcome.FAILED)
+        return outcome.value, run.terminal
+
+    async def halt_run(self, call: Call, reason: str, message: str) -> tuple[str, str]:
+        """Open a question about the run itself. Returns its key and the command that answers it."""
+
+        def edit(run: Run, at: At) -> tuple[Run, tuple[str, str]]:
+            fencing.require_token(run, call.token, call.caller.pod_uid)
+            halted = lifecycle.halt_run(run, reason, message, at)
+            first = questions_of(halted, at)[0]
+            return halted, (first.key, first.patch)
+
+        return (await self._write(call, edit, urgent=True)).answer
+
+    async def result(self, caller: Caller, key: RunKey, step: str) -> ResultView:
+        """Return the stored result of a Done step to the pod that holds the run."""
+        run = (await self._applier.read(key)).run
+        if run.holder is None or run.holder.pod_uid != caller.pod_uid:
+            raise Refused(Code.FORBIDDEN, "this pod does not hold the run")
+        entry = run.ledger.get(step)
+        if entry is None or entry.state is not State.DONE or entry.result is None or not entry.result.stored:
+            raise Refused(Code.NOT_FOUND, f"step {step!r} has no stored result")
+        return ResultView(await self._bodies.read(run, entry.result), entry.result.digest, entry.result.size)
+
+    async def _write(self, call: Call, edit: Edit[T], *, urgent: bool = False, reserve: bool = False) -> Applied[T]:
+        def with_lease(run: Run, at: At) -> tuple[Run, T]:
+            if call.token > run.token:
+                behind = f"token {call.token} is newer than the stored one ({run.token}): the store went back in time"
+                raise ledger.RefusedAfter(Refused(Code.HELD, behind), lifecycle.halt_run(run, "LedgerBehind", behind, at))
+            changed, answer = edit(run, at)
+            return (renewed(changed, call.caller, at) if changed != run else run), answer
+
+        return await self._applier.apply(call.key, with_lease, urgent=urgent, reserve=reserve)
+
+
+def _claiming(claim: fencing.Claim, seen: Holder | None, fact: HolderFact) -> Edit[bool]:
+    def edit(run: Run, at: At) -> tuple[Run, bool]:
+        if run.holder != seen:
+            raise Conflict("another pod claimed the run meanwhile: what is known of the holder is not about this one")
+        return fencing.claim(run, claim, fact, at)
+
+    return edit
+
+
+def renewed(run: Run, caller: Caller, at: At) -> Run:
+    """Any ledger write of the holder renews its lease."""
+    if run.holder is None or run.holder.pod_uid != caller.pod_uid:
+        return run
+    return replace(run, holder=replace(run.holder, renewed_at=at.now))
+
+
+def stop_of(run: Run, at: At) -> Stop | None:
+    """Return why the worker must stop, if it must."""
+    try:
+        lifecycle.require_active(run, at)
+    except Refused as refused:
+        return Stop(refused.code.value, refused.detail)
+    return None
