@@ -10,6 +10,7 @@ from e2e.cluster import build, instance
 from e2e.cluster.archive import pause_image
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.errors import ClusterError
+from e2e.cluster.images import build_image
 
 _DEFAULT_NAME = "dev"
 
@@ -44,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     command("down", _down, "stop and remove a cluster, or what is left of it")
     command("status", _status, "list the clusters of this machine and their programs")
     command("env", _env, "print the shell command that points kubectl at a running cluster")
+    image = command("image", _image, "build an image from a Dockerfile and print its archive, ready for load")
+    image.add_argument("context", type=Path)
+    image.add_argument("tag")
+    image.add_argument("--target")
     command("load", _load, "import an image archive into every node").add_argument("archive", type=Path)
     for verb, text in _VERBS.items():
         command(verb, _verb(verb), text).add_argument("target")
@@ -101,6 +106,10 @@ def _status(_: argparse.Namespace) -> None:
 def _env(chosen: argparse.Namespace) -> None:
     print(f"export KUBECONFIG={Cluster.attach(chosen.name).kubeconfig}")
     print(f"export PATH={build.kube()}:$PATH  # for kubectl")
+
+
+def _image(chosen: argparse.Namespace) -> None:
+    print(build_image(chosen.context.resolve(), chosen.tag, target=chosen.target))
 
 
 def _load(chosen: argparse.Namespace) -> None:

@@ -19,16 +19,16 @@ from e2e.cluster.controlplane import ControlPlane, Settings, admin_api, wait_rea
 from e2e.cluster.errors import ClusterError, eventually
 from e2e.cluster.pki import Authority
 from e2e.cluster.programs import Programs
-from e2e.cluster.shell import attempt, describe, require, run
+from e2e.cluster.shell import attempt, describe, provide, run
 
-PACKAGES = {
+_PACKAGES = {
     "containerd": "containerd",
     "runc": "runc",
     "conntrack": "conntrack",
     "iptables": "iptables",
     "ip": "iproute2",
 }
-"""Programs of the machine that nodes need, with the Debian packages that bring them (and containernetworking-plugins)."""
+"""Programs of the machine that nodes need, with the Debian packages that bring them."""
 _READY_SECONDS = 90.0
 
 T = TypeVar("T")
@@ -102,9 +102,9 @@ class Cluster:
             ClusterError: a program of the machine is missing, a build fails, something does not start; with evidence.
         """
         if self._nodes:
-            require(PACKAGES)
             if os.geteuid() != 0:
                 raise ClusterError("a cluster with nodes makes namespaces and mounts: it needs root")
+            provide({**_PACKAGES, node.cni_bridge(): "containernetworking-plugins"})
         binaries = build.kube()
         self._hold_name()
         self._remove_leftovers()

@@ -10,7 +10,7 @@ import platform
 from pathlib import Path
 
 from e2e.cluster import cgroups
-from e2e.cluster.errors import ClusterError, eventually
+from e2e.cluster.errors import eventually
 from e2e.cluster.instance import Instance
 from e2e.cluster.pki import Authority
 from e2e.cluster.programs import Programs
@@ -115,7 +115,7 @@ state = "{folder / "containerd-state"}"
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{_cni_folder()}"
+    bin_dir = "{Path(cni_bridge()).parent}"
     conf_dir = "{folder / "cni"}"
 """
 
@@ -215,8 +215,7 @@ def _made_mount_points(instance: Instance) -> str:
         return ""
 
 
-def _cni_folder() -> str:
-    for folder in _CNI_FOLDERS:
-        if os.access(f"{folder}/bridge", os.X_OK):
-            return folder
-    raise ClusterError(f"no CNI plugins in any of {', '.join(_CNI_FOLDERS)}: install containernetworking-plugins")
+def cni_bridge() -> str:
+    """The bridge plugin of the machine; where Debian puts it, if there is none yet."""
+    found = (f"{folder}/bridge" for folder in _CNI_FOLDERS if os.access(f"{folder}/bridge", os.X_OK))
+    return next(found, f"{_CNI_FOLDERS[0]}/bridge")

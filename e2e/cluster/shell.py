@@ -1,11 +1,15 @@
 """Running another program to its end, with a deadline, and with its words in the error."""
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from e2e.cluster.errors import ClusterError
+
+_INSTALL_SECONDS = 600.0
 
 Argument = str | PathLike[str]
 
@@ -66,18 +70,24 @@ def describe(argv: Sequence[Argument]) -> str:
     return line if len(line) <= 200 else line[:199] + "…"
 
 
-def require(programs: Mapping[str, str]) -> None:
-    """Check that programs are installed: a map from each program to the Debian package that brings it.
+def provide(programs: Mapping[str, str]) -> None:
+    """Install what the machine lacks, and say so: a map from each program to the Debian package that brings it.
 
     Raises:
-        ClusterError: some are not; the message is the command that installs them all.
+        ClusterError: we may not or cannot; the message is the command that installs it all.
     """
-    path = None if shutil.which("ip") else "/usr/sbin:/sbin"
-    lacking = sorted({package for name, package in programs.items() if not find(name, path)})
-    if lacking:
-        raise ClusterError(f"this machine lacks: apt-get install -y --no-install-recommends {' '.join(lacking)}")
+    lacking = sorted({package for name, package in programs.items() if not find(name)})
+    if not lacking:
+        return
+    install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", *lacking)
+    if os.geteuid() != 0 or not find("apt-get"):
+        raise ClusterError(f"this machine lacks programs; as root: {' '.join(install)}")
+    print(f"installing {' '.join(lacking)}", file=sys.stderr, flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run("apt-get", "update", "-q", seconds=_INSTALL_SECONDS, env=environment)
+    run(*install, seconds=_INSTALL_SECONDS, env=environment)
 
 
-def find(name: str, extra_path: str | None = None) -> str | None:
-    """Where a program is, `extra_path` searched after PATH."""
-    return shutil.which(name) or (shutil.which(name, path=extra_path) if extra_path else None)
+def find(name: str, extra_path: str = "/usr/sbin:/sbin") -> str | None:
+    """Where a program (or a file, by its absolute path) is; `extra_path` is searched after PATH."""
+    return shutil.which(name) or shutil.which(name, path=extra_path)
