@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from stepfence.core.errors import Code, Conflict, Refused, Unknown
 from stepfence.core.ledger import RefusedAfter
@@ -30,7 +30,7 @@ _LOST_TRIES = 3
 
 
 class Budget(Protocol):
-    """Bytes that may be written (DESIGN section 9)."""
+    """Bytes that may be written."""
 
     async def spend(self, size: int, *, urgent: bool) -> None:
         """Wait for room; raise `Refused(OVER_BUDGET)` with `retry_after` when waiting takes too long."""
@@ -130,15 +130,14 @@ class Applier:
             run, answer = stored.run, refused
         if run == stored.run and not refresh:
             return _Decided(None, answer)
-        run = keep_time(run, at)
-        run = end_if_settled(run, at)
-        write = self._write(stored, run, at)
-        if run == stored.run and write.status == stored.raw:
+        run = end_if_settled(keep_time(run, at), at)
+        write = self._write(stored, replace(run, version=run.version + 1), at)
+        if run == stored.run and not _reads_differently(write.status, stored.raw):
             return _Decided(None, answer)
         if reserve and not isinstance(answer, Refused) and remaining_bytes(write, self.settings) < 0:
             full = f"the object would hold {write.size} bytes with room for what is in flight, at most {self.settings.object_bytes}"
             return _Decided(None, Refused(Code.NO_ROOM, full))
-        return _Decided(self._write(stored, replace(run, version=run.version + 1), at), answer)
+        return _Decided(write, answer)
 
     def _write(self, stored: Stored, run: Run, at: At) -> Write:
         conditions = stored.raw.get("conditions", ())
@@ -182,6 +181,10 @@ class Applier:
 class _Decided(Generic[T]):
     write: Write | None
     answer: T | Refused
+
+
+def _reads_differently(status: Mapping[str, Any], raw: Mapping[str, Any]) -> bool:
+    return {**status, "version": None} != {**raw, "version": None}
 
 
 def _outcome(stored: Stored, decided: _Decided[T], *, wrote: bool) -> Applied[T]:

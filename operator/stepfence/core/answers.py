@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from stepfence.core.canonical import fresh_id
+from stepfence.core.canonical import digest, fresh_id
 from stepfence.core.errors import Code, Refused
 from stepfence.core.fencing import lose_overdue
 from stepfence.core.lifecycle import end_if_settled, entries, set_ending
@@ -28,6 +28,8 @@ _FITS = {
     State.UNKNOWN: (Verdict.HAPPENED, Verdict.DID_NOT_HAPPEN, Verdict.ABANDON),
 }
 _KEPT_HOLD_ANSWERS = 16
+# What a person who names no result says: it happened, and there is nothing to tell.
+_NOTHING = Body(digest("null"), 4, "null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _answer_step(run: Run, step: StepSpec, entry: Entry, decision: Decision, res
     recorded = _recorded(question, decision, at)
     cue = Cue(
         at=at,
-        result=result,
+        result=result or _NOTHING,
         force=decision.force,
         answer=recorded,
         asked_at=at.now,

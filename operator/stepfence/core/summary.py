@@ -1,4 +1,4 @@
-"""What people read of a run: phase, conditions, progress, questions. Derived, never read back as state (DESIGN section 5)."""
+"""What people read of a run: phase, conditions, progress, questions. Derived, never read back as state."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def _conditions(run: Run, phase: Phase, questions: tuple[Question, ...], full: b
     finished = "True" if run.terminal else "False"
     return (
         Condition("Ready", ready, reason, message),
-        Condition("Reconciling", reconciling, reason, message),
-        Condition("Stalled", stalled, reason, message),
+        Condition("Reconciling", reconciling, reason, ""),
+        Condition("Stalled", stalled, reason, message if stalled == "True" else ""),
         Condition("Finished", finished, reason if run.terminal else "NotFinished", run.message),
         _worker_ready(run),
         decision,
