@@ -1,0 +1,175 @@
+"""What a worker's code can meet.
+
+    StepfenceError                  an Exception: the program may handle it
+    ├── NotInARun, NotFinished, CallRefused, ResultNotStored
+    └── StepFailed, StepDenied, PayloadChanged
+    NotApplied                      raised by the user's code: this attempt surely did nothing
+    Stop                            a BaseException: the worker ends
+    └── Halted, Draining, Fenced, Cancelled, RunFailed, Unreachable, Unsettled
+
+Agent frameworks hand an `Exception` of a tool to the model as text, which then plans around it. A stop must not be planned around,
+so it is a `BaseException`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from stepfence.core.errors import StepfenceError
+
+__all__ = [
+    "CallRefused",
+    "Cancelled",
+    "Draining",
+    "Fenced",
+    "Halted",
+    "NotApplied",
+    "NotFinished",
+    "NotInARun",
+    "PayloadChanged",
+    "ResultNotStored",
+    "RunFailed",
+    "StepDenied",
+    "StepFailed",
+    "StepfenceError",
+    "Stop",
+    "Unreachable",
+    "Unsettled",
+]
+
+
+class NotInARun(StepfenceError):
+    """The process is no worker of a run: a variable or file that the operator injects is missing. Nothing is passed through."""
+
+
+class NotFinished(StepfenceError):
+    """The block was left without `finish`, `fail` or `halt`: leaving it is no success."""
+
+
+class CallRefused(StepfenceError):
+    """The gateway refused a call because of what the program asked. `code` is stable, `field` names what is wrong."""
+
+    def __init__(self, code: str, detail: str, *, field: str | None = None) -> None:
+        where = f" ({field})" if field else ""
+        super().__init__(f"{code}: {detail}{where}")
+        self.code = code
+        self.detail = detail
+        self.field = field
+
+
+class StepError(StepfenceError):
+    """Base of what is recorded of one step."""
+
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(f"step {step!r}: {message}")
+        self.step = step
+
+
+class StepFailed(StepError):
+    """The step failed for good: its attempts are used up or the failure is final. Raised again on every replay."""
+
+    def __init__(self, step: str, reason: str, message: str, attempt: int) -> None:
+        super().__init__(step, f"failed in attempt {attempt}: {reason}: {message}")
+        self.reason = reason
+        self.message = message
+        self.attempt = attempt
+
+
+class StepDenied(StepError):
+    """A person denied the step. It will not be done."""
+
+    def __init__(self, step: str, reason: str, message: str) -> None:
+        super().__init__(step, f"denied: {message or reason}")
+        self.reason = reason
+        self.message = message
+
+
+class PayloadChanged(StepError):
+    """The step, which the agent appended to its plan, is recorded with another payload: its id was used for something else."""
+
+
+class ResultNotStored(StepError):
+    """The step is done, but its result was too large to keep: only size (bytes) and digest are known."""
+
+    def __init__(self, step: str, size: int | None, digest: str | None) -> None:
+        super().__init__(step, f"done, but its result of {size} bytes was too large to keep ({digest})")
+        self.size = size
+        self.digest = digest
+
+
+class NotApplied(Exception):
+    """Raise it in `perform` to say: this attempt surely did nothing, and will not.
+
+    `final` ends the step whatever attempts are left. `retry_after` (seconds) is the least pause before the next attempt. `reason` is a
+    CamelCase word for people and metrics.
+    """
+
+    def __init__(self, message: str = "", *, final: bool = False, retry_after: float | None = None, reason: str = "NotApplied") -> None:
+        super().__init__(message)
+        self.message = message
+        self.final = final
+        self.retry_after = retry_after
+        self.reason = reason
+
+
+class Stop(BaseException):
+    """The worker ends. A stop latches: each later begin raises it again.
+
+    `exit_code` is the process's; `release_reason` is told to the gateway, None when there is nothing to release.
+    """
+
+    exit_code: ClassVar[int] = 76
+    release_reason: ClassVar[str | None] = "Halted"
+
+    def __init__(self, detail: str, *, question: str | None = None, patch: str | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.question = question
+        self.patch = patch
+
+    def again(self) -> Self:
+        """Return a fresh copy to raise elsewhere, so that tracebacks do not pile up on one object."""
+        return type(self)(self.detail, question=self.question, patch=self.patch)
+
+
+class Halted(Stop):
+    """A person must decide first: `question` names what, `patch` is the command that answers."""
+
+
+class Draining(Stop):
+    """The worker was told to go; the run goes on elsewhere."""
+
+    exit_code = 75
+    release_reason = "Drained"
+
+
+class Fenced(Stop):
+    """Another worker holds the run, or this pod is no longer its worker. There is nothing to release."""
+
+    exit_code = 75
+    release_reason = None
+
+
+class Cancelled(Stop):
+    """The run is ending or over: cancelled, past its deadline, failed, or deleted."""
+
+
+class RunFailed(Stop):
+    """The program ended the run by `run.fail`."""
+
+    exit_code = 77
+    release_reason = "Failed"
+
+
+class Unreachable(Stop):
+    """The gateway did not answer for too long. Nothing advances without it, and there is no local fallback."""
+
+    exit_code = 1
+    release_reason = "Error"
+
+
+class Unsettled(Stop):
+    """A step that may be begun again ended in doubt again and again: the next worker tries after a pause."""
+
+    exit_code = 1
+    release_reason = "Error"

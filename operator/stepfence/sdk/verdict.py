@@ -1,0 +1,113 @@
+"""How the end of a `perform` is told to the ledger: complete, fail (surely nothing happened), or lose (nobody can tell)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+
+from stepfence.core.words import Action
+from stepfence.sdk.errors import NotApplied, Stop
+from stepfence.sdk.perform import Ended, Returned
+from stepfence.sdk.results import encode
+from stepfence.sdk.step import Step
+
+__all__ = ["Complete", "Fail", "Lose", "Verdict", "judge", "read_may_fail"]
+
+_MESSAGE_CHARACTERS = 512
+_REASON = re.compile(r"[^A-Za-z0-9]")
+# Query strings carry keys and names; the ledger is read by many.
+_QUERY = re.compile(r"\?[^\s'\"]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """It happened; `text` is the canonical JSON of its result."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """It surely did not happen."""
+
+    reason: str
+    message: str
+    final: bool = False
+    retry_after: float | None = None
+    error: BaseException | None = None
+
+    def body(self, attempt: int) -> dict[str, JsonValue]:
+        """Return the report."""
+        body: dict[str, JsonValue] = {"attempt": attempt, "reason": self.reason, "message": self.message}
+        if self.final:
+            body["final"] = True
+        if self.retry_after is not None:
+            body["retryAfterSeconds"] = self.retry_after
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """Nobody can tell."""
+
+    reason: str
+    message: str
+    error: BaseException | None = None
+
+    def body(self, attempt: int) -> dict[str, JsonValue]:
+        """Return the report."""
+        return {"attempt": attempt, "reason": self.reason, "message": self.message}
+
+
+Verdict = Complete | Fail | Lose
+
+
+def judge(ended: Ended, step: Step, *, marked: bool, overdue: bool = False) -> Verdict:
+    """Say what the end of one attempt means.
+
+    `marked`: the function marks where sending begins, so that what it raises before the mark means that nothing was sent. `overdue`: it was
+    stopped at its deadline.
+    """
+    if isinstance(ended, Returned):
+        return _returned(ended.value, step)
+    error = ended.error
+    if isinstance(error, NotApplied):
+        return Fail(error.reason, _clean(error), error.final, error.retry_after, error)
+    stopped = overdue and isinstance(error, asyncio.CancelledError)
+    reason = "DeadlineExceeded" if stopped else _name(error)
+    message = f"stopped at its deadline: {step.id}" if stopped else _clean(error)
+    if step.uncertain:
+        return Lose(reason, message, error)
+    refusal = step.refusal_of(error)
+    if refusal is not None:
+        return Fail(refusal.reason, _clean(refusal), refusal.final, refusal.retry_after, error)
+    if step.sending_began or marked or isinstance(error, Stop):
+        return Fail("NotSent" if isinstance(error, Stop) else reason, message, error=error)
+    return Lose(reason, message, error)
+
+
+def read_may_fail(verdict: Fail | Lose, action: Action) -> Fail | Lose:
+    """Turn a doubt about a `Read` into a sure failure: a read has no effect that could have happened."""
+    if isinstance(verdict, Lose) and action is Action.READ:
+        return Fail(verdict.reason, verdict.message, error=verdict.error)
+    return verdict
+
+
+def _returned(value: Any, step: Step) -> Verdict:
+    try:
+        return Complete(encode(value, f"result of step {step.id!r}"))
+    except TypeError as error:
+        # It happened, but its result would be lost: a person can look it up and answer with it.
+        return Lose("ResultNotSerializable", _clean(error), error)
+
+
+def _name(error: BaseException) -> str:
+    return _REASON.sub("", type(error).__name__) or "Error"
+
+
+def _clean(error: BaseException) -> str:
+    return _QUERY.sub("?…", str(error))[:_MESSAGE_CHARACTERS]
