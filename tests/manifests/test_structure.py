@@ -106,7 +106,7 @@ def test_ports_named_by_services_probes_and_policies_exist() -> None:
             assert wanted == ports, item["metadata"]["name"]
 
 
-@pytest.mark.parametrize(("folder", "image"), [("base", "stepfence"), ("samples", "stepfence-samples")])
+@pytest.mark.parametrize(("folder", "image"), [("default", "stepfence"), ("samples", "stepfence-samples")])
 def test_one_line_of_the_kustomization_sets_the_image_of_every_container(folder: str, image: str) -> None:
     images = kustomization(MANIFESTS / folder)["images"]
     assert images == [{"name": image, "newName": image, "newTag": "dev"}]
