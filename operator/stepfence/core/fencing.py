@@ -28,7 +28,7 @@ __all__ = [
 
 
 class HolderFact(StrEnum):
-    """What is known of the holder's pod (DESIGN section 6)."""
+    """What is known of the holder's pod."""
 
     ALIVE = "Alive"
     OVER = "Over"  # terminal, gone, or lost beyond its lease and grace
@@ -87,7 +87,10 @@ def claim(run: Run, call: Claim, holder: HolderFact, at: At) -> tuple[Run, bool]
         renewed_at=at.now,
         lease=call.lease,
     )
-    worker = run.worker if run.worker is None else replace(run.worker, pod_uid=call.pod_uid)
+    # A word about an earlier claim, or an end noted after a release, says nothing about a worker that claims again.
+    worker = run.worker
+    if worker is not None:
+        worker = replace(worker, pod_uid=call.pod_uid, exit_reason="", message="", retry_at=None, ended_at=None)
     return replace(lose_all(run, "WorkerLost", at, token=Token(run.token + 1)), holder=taken, worker=worker), True
 
 
@@ -100,7 +103,8 @@ def settle(run: Run, reason: str, at: At) -> Run:
 
 def release(run: Run, reason: Release, at: At) -> Run:
     """Let the run go: what is InFlight becomes Unknown in the same write (R13); the token stays, with nobody to use it."""
-    worker = run.worker if run.worker is None else replace(run.worker, exit_reason=reason.value)
+    # Why the controller told the pod to go stays: a worker that hung and then drained was not simply drained.
+    worker = run.worker if run.worker is None else replace(run.worker, exit_reason=run.worker.exit_reason or reason.value)
     return end_if_settled(replace(lose_all(run, "Released", at), holder=None, worker=worker), at)
 
 

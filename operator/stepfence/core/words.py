@@ -30,7 +30,7 @@ NO_TOKEN = Token(0)
 
 
 class Action(StrEnum):
-    """What may safely happen twice (DESIGN section 4)."""
+    """What may safely happen twice."""
 
     READ = "Read"
     UPSERT = "Upsert"
@@ -93,12 +93,14 @@ class PlanSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Operator settings, all in seconds or bytes (DESIGN sections 5 and 9)."""
+    """Operator settings, all in seconds or bytes."""
 
     margin: int = 10
     lease: int = 60
     unresponsive: int = 300
     create_refused_after: int = 10
+    # A pod that cannot start (no image, refused) is given up, as a failed worker, after this long.
+    start_failed_after: int = 30
     backoff_base: int = 5
     backoff_cap: int = 300
     probe_backoff: int = 5

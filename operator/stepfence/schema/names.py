@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+from stepfence.core.world import job_name
+
 __all__ = [
     "CONTAINER_ANNOTATION",
     "GATEWAY_CA_ANNOTATION",
@@ -36,11 +38,6 @@ PRESTOP_COMMAND_ANNOTATION = "stepfence.dev/prestop-command"
 GATEWAY_CA_ANNOTATION = "stepfence.dev/gateway-ca"
 CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 TOKEN_AUDIENCE = "stepfence"  # noqa: S105  (an audience, no secret)
-
-
-def job_name(run: str, uid: str, number: int) -> str:
-    """Return `<run, cut to 45>-<5 of uid hash>-<number>`, 57 characters at most (DESIGN section 7)."""
-    return f"{run[:45].rstrip('-')}-{hashlib.sha256(uid.encode()).hexdigest()[:5]}-{number}"
 
 
 def record_name(run_uid: str, digest: str) -> str:
