@@ -70,6 +70,10 @@ class Applier:
         """Return the inputs of one decision."""
         return At(self._clock.now(), self._ids.nonce(), self.settings)
 
+    def known(self, key: RunKey) -> Stored | None:
+        """Return the version that was seen last, without asking the store: for what people and workers read, never to decide on."""
+        return self._known.get(key)
+
     async def read(self, key: RunKey) -> Stored:
         """Read a run and remember it. Raises `Refused(NOT_FOUND)`, `Refused(HELD)` when the store went back in time, `Unknown`."""
         known = self._known.get(key)

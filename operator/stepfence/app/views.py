@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepfence.core.canonical import Json
 from stepfence.core.model import Entry, Plan
 
-__all__ = ["BeginView", "ClaimView", "Remaining", "ResultView", "StepView", "Stop"]
+__all__ = ["BeginView", "ClaimView", "Remaining", "ResultView", "Standing", "StepView", "Stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,15 @@ class Stop:
 
     code: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands, for a refusal to tell: the current token, the phase, and for each open question the command that answers it."""
+
+    token: int
+    phase: str
+    patches: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
 from stepfence.app.bodies import Bodies
-from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, StepView, Stop
+from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, Standing, StepView, Stop
 from stepfence.core import fencing, ledger, lifecycle, plan, reports
 from stepfence.core.canonical import Json
 from stepfence.core.errors import Code, Conflict, Refused
@@ -44,6 +44,15 @@ class WorkerCalls:
         self._applier, self._gate = applier, gate
         self._settings = applier.settings
         self._bodies = Bodies(records, applier.settings)
+
+    def standing(self, key: RunKey) -> Standing | None:
+        """Return where the run stood when it was last seen; None when it was not."""
+        stored = self._applier.known(key)
+        if stored is None:
+            return None
+        at = self._applier.at()
+        patches = {question.key: question.patch for question in questions_of(stored.run, at)}
+        return Standing(stored.run.token, phase_of(stored.run, at).value, patches)
 
     async def claim(self, caller: Caller, key: RunKey, request_id: str) -> ClaimView:
         """Take the run for the calling pod, which must be the pod of the run's current worker."""
