@@ -1,3 +1,3 @@
-"""The command line."""
+"""The command line: `stepfence …`."""
 
 __all__: list[str] = []

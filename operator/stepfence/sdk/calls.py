@@ -27,6 +27,7 @@ __all__ = ["Calls", "Sender", "new_request_id", "now"]
 log = structlog.get_logger(__name__)
 
 _TOKEN_ROTATION_SECONDS = 30.0
+_LAST_WORDS = frozenset({"/release", "/drain"})
 
 
 class Sender(Protocol):
@@ -62,6 +63,7 @@ class Calls:
         delays = self.delays()
         while True:
             try:
+                self._latch.check()
                 answer = wire.read(wire.Claim, await self._insist("/claim", body, until=until))
                 self.token = answer.token
                 return answer
@@ -172,8 +174,12 @@ class Calls:
                 if problem.body.code != Code.UNAUTHENTICATED or now() >= rotation_until:
                     raise
                 cause, pause = problem, max(next(delays), 0.5)
-            if until is not None and now() + pause >= until:
-                raise Unreachable(f"{path}: {cause}") from cause
+            if until is not None:
+                # It promises nothing yet, so a stop ends it; a release is what follows a stop.
+                if path not in _LAST_WORDS:
+                    self._latch.check()
+                if now() + pause >= until:
+                    raise Unreachable(f"{path}: {cause}") from cause
             log.warning("stepfence.call.repeated", path=path, seconds=round(pause, 2), cause=str(cause))
             await asyncio.sleep(pause)
 

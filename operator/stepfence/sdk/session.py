@@ -65,6 +65,7 @@ class Session:
         self._engine: Engine | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._signals = False
+        self._files = contextlib.ExitStack()
 
     @property
     def claim(self) -> wire.Claim:
@@ -85,10 +86,11 @@ class Session:
 
     async def open(self, interrupt: Callable[[], None]) -> None:
         """Claim the run and begin to look after it. Raises a `Stop` when the claim says so, `CallRefused`, `NotInARun`."""
+        self._listen_to_sigterm()
         try:
             self._claim = await (self._claimer(self.calls) if self._claimer else self._claim_alone())
         except BaseException:
-            await self._shut()
+            await self.shut()
             raise
         self._engine = Engine(self.calls, self.latch, self.options, margin=self.claim.margin_seconds, die=self._die)
         self._engine.plan = self.claim.plan
@@ -96,10 +98,11 @@ class Session:
         if stop is not None:
             self.latch.set(stop)
         log.info("stepfence.claimed", run=self.claim.run_id, token=self.claim.token, stop=type(stop).__name__ if stop else None)
-        self._listen_to_sigterm()
         self._upkeep = asyncio.create_task(Upkeep(self, self.claim.lease_seconds, interrupt).run(), name="stepfence:upkeep")
 
     async def _claim_alone(self) -> wire.Claim:
+        if self.state is not None and (self.state.draining() or not self._files.enter_context(self.state.in_flight())):
+            raise Draining("this pod was told to go")
         claim = await self.calls.claim()
         if self.state is not None:
             self.state.write_claim(ClaimFile(kind="process", token=claim.token, run_uid=claim.uid, worker=self._settings.worker))
@@ -121,11 +124,12 @@ class Session:
         """Settle what is in flight, release the run with the reason that `error` gives, and let go of everything."""
         try:
             await self.settle(self.options.drain_budget)
-            await self._release(self._release_reason(error), _RELEASE_SECONDS)
+            await self.release(self.release_reason(error))
         finally:
-            await self._shut()
+            await self.shut()
 
-    def _release_reason(self, error: BaseException | None) -> str | None:
+    def release_reason(self, error: BaseException | None) -> str | None:
+        """Return why the run is let go, None when there is nothing to tell."""
         if isinstance(self.latch.stop, Fenced):
             return None
         if self.ended is not None:
@@ -133,13 +137,15 @@ class Session:
         stop = error if isinstance(error, Stop) else self.latch.stop
         return stop.release_reason if stop is not None else "Error"
 
-    async def _release(self, reason: str | None, seconds: float) -> None:
+    async def release(self, reason: str | None, seconds: float = _RELEASE_SECONDS) -> None:
+        """Let the run go, and say so to the other processes of the pod. None: there is nothing to tell the gateway."""
         if reason is not None:
             await self.calls.release(reason, seconds)
         if self.state is not None:
             self.state.mark_released()
 
-    async def _shut(self) -> None:
+    async def shut(self) -> None:
+        """Let go of loop, connections and files; what is not released stays claimed."""
         if self._upkeep is not None:
             self._upkeep.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -147,6 +153,7 @@ class Session:
         if self._signals:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         self.pool.shutdown(wait=False, cancel_futures=True)
+        self._files.close()
         await self._transport.aclose()
 
     def _listen_to_sigterm(self) -> None:
@@ -167,5 +174,5 @@ class Session:
         await self.settle(max(0.0, until - _LAST_RELEASE_SECONDS - now()))
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_LAST_RELEASE_SECONDS):
-                await self._release(None if isinstance(self.latch.stop, Fenced) else "Error", _LAST_RELEASE_SECONDS)
+                await self.release(None if isinstance(self.latch.stop, Fenced) else "Error", _LAST_RELEASE_SECONDS)
         self._exit_process(Halted.exit_code)

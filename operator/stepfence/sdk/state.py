@@ -12,7 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from stepfence.sdk import wire
+from stepfence.sdk.errors import NotInARun
 
 __all__ = ["ClaimFile", "StateDir"]
 
@@ -26,15 +29,16 @@ class ClaimFile(BaseModel):
     token: int
     run_uid: str = ""
     worker: str = ""
-    input: JsonValue = None
-    lease_seconds: float = 60.0
-    margin_seconds: float = 10.0
+    # For exec calls: the whole answer but the ledger, so that they need no claim of their own.
+    claim: wire.Claim | None = None
 
 
 class StateDir:
     """The directory; every method is a short file operation."""
 
     def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise NotInARun(f"STEPFENCE_STATE_DIR: {path} is no directory")
         self._path = path
 
     def read_claim(self) -> ClaimFile | None:

@@ -1,0 +1,101 @@
+"""`stepfence`: commands for workers in any language, and the servers.
+
+Exit codes of worker commands: 0 done; 1 the step failed for good (or the gateway is away); 2 wrong use, or refused; 3 denied by a person;
+75 drained; 76 halted; 77 the run was failed. A script with `set -e` ends as the run wants it to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_SERVERS = {"controller": "stepfence.controller.__main__", "gateway": "stepfence.gateway.__main__"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the process's exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in _SERVERS:
+        return _serve(arguments[0], arguments[1:])
+    given = _parser().parse_args(arguments)
+    if given.command == "version":
+        from importlib.metadata import version
+
+        print(version("stepfence"))
+        return 0
+    from stepfence.cli import worker
+
+    return asyncio.run(worker.run_command(given, os.environ))
+
+
+def _serve(name: str, rest: list[str]) -> int:
+    # The servers need `stepfence[operator]`, which worker images do not install.
+    try:
+        module = importlib.import_module(_SERVERS[name])
+    except ModuleNotFoundError as missing:
+        print(f"stepfence {name}: {missing}: install stepfence[operator]", file=sys.stderr)
+        return 2
+    sys.argv = [f"stepfence {name}", *rest]
+    return int(module.main() or 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="stepfence", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    _add_exec(commands)
+    finish = commands.add_parser("finish", help="record that the run succeeded")
+    finish.add_argument("--result", metavar="JSON", default="null", help="the run's result")
+    for name, text in (("fail", "end the run as Failed"), ("halt", "ask a person whether the run may go on")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--reason", required=True, help="a CamelCase word")
+        command.add_argument("--message", default="", help="a sentence for people")
+    plan = commands.add_parser("plan", help="submit the plan, before the first step, when spec has none")
+    plan.add_argument("steps", metavar="JSON", help="a list of steps as in spec.plan.steps; - reads standard input")
+    read = commands.add_parser("input", help="print spec.input")
+    read.add_argument("path", nargs="?", default="", help="keys, with dots between: prints that value, a string without quotes")
+    drain = commands.add_parser("drain", help="preStop: begin nothing more, wait until the run is released")
+    drain.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
+    for server in _SERVERS:
+        commands.add_parser(server, help=f"run the {server}", add_help=False)
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _add_exec(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "exec",
+        help="do one step by a command, or print its recorded result",
+        description="Runs the command with STEPFENCE_KEY, STEPFENCE_ATTEMPT and STEPFENCE_PAYLOAD set. Its standard output is the result.",
+    )
+    command.add_argument("--step", required=True, metavar="ID")
+    command.add_argument("--action", required=True, choices=["Read", "Upsert", "Create", "Payment", "Delete"])
+    command.add_argument("--payload", metavar="JSON", help="what is recorded as the intent; default: the command and its arguments")
+    command.add_argument(
+        "--not-applied-exit",
+        metavar="CODES",
+        type=_codes,
+        default=frozenset(),
+        help="exit codes, with commas, by which the command says that it surely did nothing; any other but 0 is a doubt",
+    )
+    command.add_argument("--timeout", type=float, metavar="SECONDS", help="shorter than the step's own time-out")
+    command.add_argument("argv", nargs="+", metavar="-- command", help="the command and its arguments")
+
+
+def _codes(text: str) -> frozenset[int]:
+    try:
+        codes = frozenset(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of exit codes such as 2,65") from None
+    if not all(1 <= code <= 255 for code in codes):
+        raise argparse.ArgumentTypeError("exit codes are 1 to 255; 0 means that it happened")
+    return codes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""A command as a step: what it is given, what its end means, and how its output becomes the result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from stepfence.core.canonical import canonical
+from stepfence.core.errors import Refused
+from stepfence.sdk.errors import NotApplied
+from stepfence.sdk.step import Step
+
+__all__ = ["Command", "CommandFailed", "as_result", "printed"]
+
+# Linux takes at most 128 KiB in one variable.
+_LARGEST_VARIABLE = 127 * 1024
+_LARGEST_OUTPUT = 768 * 1024
+_SECONDS_TO_END = 1.0
+
+
+class CommandFailed(Exception):
+    """The command ended in a way that does not say whether it did something."""
+
+
+class Command:
+    """`from_payload`: the recorded payload is the command line, so that a repeated or approved step runs what was recorded."""
+
+    def __init__(self, argv: Sequence[str], from_payload: bool, not_applied: frozenset[int]) -> None:
+        self._argv = list(argv)
+        self._from_payload = from_payload
+        self._not_applied = not_applied
+
+    async def perform(self, payload: JsonValue, step: Step) -> JsonValue:
+        """Run it. Raises `NotApplied` when it was not started or says by its exit code that it did nothing, else `CommandFailed`."""
+        argv, environ = self._prepare(payload, step)
+        async with step.sending():
+            try:
+                # A session of its own: a signal for the script's process group must not break the step.
+                process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, env=environ, start_new_session=True)
+            except OSError as error:
+                raise NotApplied(f"{argv[0]}: {error.strerror}", reason="CommandNotStarted") from error
+            output = await _output(process)
+        code = process.returncode or 0
+        if code == 0:
+            return as_result(output)
+        if code in self._not_applied:
+            raise NotApplied(f"exit code {code}", reason=f"Exit{code}")
+        raise CommandFailed(f"exit code {code}" if code > 0 else f"killed by signal {-code}")
+
+    def _prepare(self, payload: JsonValue, step: Step) -> tuple[list[str], dict[str, str]]:
+        argv = self._argv
+        if self._from_payload:
+            if not isinstance(payload, list) or not payload or not all(isinstance(part, str) for part in payload):
+                raise NotApplied("the recorded payload is no command line: give --payload as before", reason="PayloadMismatch")
+            argv = [str(part) for part in payload]
+        text = canonical(payload)
+        if len(text.encode()) > _LARGEST_VARIABLE:
+            raise NotApplied("the payload does not fit into STEPFENCE_PAYLOAD (127 KiB)", final=True, reason="PayloadTooLarge")
+        ours = {"STEPFENCE_KEY": step.key, "STEPFENCE_ATTEMPT": str(step.attempt), "STEPFENCE_PAYLOAD": text}
+        return argv, {**os.environ, **ours}
+
+
+async def _output(process: Process) -> bytes:
+    assert process.stdout is not None  # noqa: S101  (asked for above)
+    kept = bytearray()
+    try:
+        while chunk := await process.stdout.read(64 * 1024):
+            # Read on when it is too much, or the command would stand still on a full pipe.
+            kept += chunk[: max(0, _LARGEST_OUTPUT - len(kept))]
+        await process.wait()
+    except asyncio.CancelledError:
+        if await _end(process) != 0:
+            raise
+    return bytes(kept)
+
+
+async def _end(process: Process) -> int:
+    """End the command and what it started: politely, then by force. Returns its exit code."""
+    for way in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, way)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SECONDS_TO_END):
+                return await process.wait()
+    return await process.wait()
+
+
+def as_result(output: bytes) -> JsonValue:
+    """JSON if it parses (and can be kept exactly), else `{"stdout": text}`."""
+    text = output.decode(errors="replace")
+    try:
+        value: JsonValue = json.loads(text)
+        canonical(value)
+    except (ValueError, Refused):
+        return {"stdout": text}
+    # An answer of that very shape would be printed differently when replayed.
+    return {"stdout": text} if isinstance(value, dict) and value.keys() == {"stdout"} else value
+
+
+def printed(result: JsonValue) -> str:
+    """What to print, live and replayed alike."""
+    if isinstance(result, dict) and result.keys() == {"stdout"} and isinstance(result["stdout"], str):
+        return result["stdout"]
+    return json.dumps(result, ensure_ascii=False) + "\n"
