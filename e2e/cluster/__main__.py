@@ -104,7 +104,8 @@ def _status(_: argparse.Namespace) -> None:
 
 
 def _env(chosen: argparse.Namespace) -> None:
-    print(f"export KUBECONFIG={Cluster.attach(chosen.name).kubeconfig}")
+    cluster = Cluster.attach(chosen.name)
+    print(f"export KUBECONFIG={cluster.kubeconfig} KUBECACHEDIR={cluster.kubeconfig.parent.with_name('kubectl-cache')}")
     print(f"export PATH={build.kube()}:$PATH  # for kubectl")
 
 

@@ -96,5 +96,3 @@ def _vacate(root: Path) -> None:
             (shelter / "cgroup.procs").write_text(pid)
         except ProcessLookupError:
             continue
-
-

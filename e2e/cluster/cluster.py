@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from e2e.cluster import build, instance, network, node, teardown
+from e2e.cluster import build, instance, namespaces, network, node, teardown
 from e2e.cluster.api import Api
 from e2e.cluster.archive import pause_image
 from e2e.cluster.controlplane import ControlPlane, Settings, admin_api, wait_ready
@@ -73,9 +73,7 @@ class Cluster:
         self.up()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.down()
 
     @classmethod
@@ -143,14 +141,19 @@ class Cluster:
 
     def _remove_leftovers(self) -> None:
         folder = instance.clusters_root() / self.name
-        if left := instance.load(self.name) or (folder.exists() and instance.Instance(self.name, 9, 0)):
+        left = instance.load(self.name)
+        if left is None and folder.exists():  # it died before it wrote down what it is
+            left = instance.Instance(self.name, 0, 0)
+        if left is not None:
             teardown.remove(left)
 
     def _start(self, binaries: Path) -> None:
         mine = self._mine
         authority = Authority(mine.pki)
+        for number in mine.numbers:
+            namespaces.create(mine, number, self._programs)
         if mine.nodes:
-            network.create(mine)
+            network.create(mine, self._programs)
         plane = ControlPlane(mine, self._programs, authority, binaries, self._settings)
         self._api = plane.api
         plane.start()
@@ -216,9 +219,7 @@ class Cluster:
             raise ClusterError(f"kubectl {describe(words)}: exit code {done.returncode}\n{done.stderr or done.stdout}")
         return done.stdout
 
-    def try_kubectl(
-        self, *words: str, stdin: str | None = None, seconds: float = 60
-    ) -> subprocess.CompletedProcess[str]:
+    def try_kubectl(self, *words: str, stdin: str | None = None, seconds: float = 60) -> subprocess.CompletedProcess[str]:
         """kubectl as administrator, whatever its exit code: for what is expected to be refused."""
         return attempt(*self.kubectl_command(), *words, stdin=stdin, seconds=seconds)
 
@@ -234,8 +235,7 @@ class Cluster:
 
     def exec_in_node(self, node_name: str, *argv: str, seconds: float = 60) -> str:
         """Run a command of the machine in a node's namespaces; its standard output."""
-        holder = self._programs.process(f"node-{self._mine.number(node_name)}").pid
-        return run("nsenter", f"--target={holder}", "--net", "--mount", *argv, seconds=seconds)
+        return run(*namespaces.enter(self._mine.number(node_name), self._programs), *argv, seconds=seconds)
 
     def wait_node(self, node_name: str, *, ready: bool, seconds: float = _READY_SECONDS) -> None:
         """Wait until a node is Ready, or is not (lost: about 13 seconds after it was cut off)."""
@@ -280,11 +280,11 @@ class Cluster:
 
     def cut(self, node_name: str) -> None:
         """Cut a node off: its pods live on, unreachable. Not the first node, which the control plane lives on."""
-        network.cut(self._mine, self._other_node(node_name))
+        network.cut(self._other_node(node_name), self._programs)
 
     def heal(self, node_name: str) -> None:
         """Undo `cut`."""
-        network.heal(self._mine, self._other_node(node_name))
+        network.heal(self._other_node(node_name), self._programs)
 
     @contextmanager
     def isolated(self, node_name: str) -> Iterator[None]:
@@ -313,7 +313,5 @@ class Cluster:
             raise ClusterError(f"cluster {self.name!r} is not up")
         return self._api
 
-    def _eventually(
-        self, what: str, probe: Callable[[], T | None], program: str, *, seconds: float = _READY_SECONDS
-    ) -> T:
+    def _eventually(self, what: str, probe: Callable[[], T | None], program: str, *, seconds: float = _READY_SECONDS) -> T:
         return eventually(what, probe, seconds=seconds, evidence=lambda: self._programs.tail(program))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.cluster import namespaces
 from e2e.cluster.api import Api
 from e2e.cluster.errors import ClusterError, eventually
 from e2e.cluster.instance import Instance
@@ -30,9 +31,7 @@ class Settings:
 class ControlPlane:
     """Starts the programs of the control plane of one instance, in order, each when the one before it is ready."""
 
-    def __init__(
-        self, instance: Instance, programs: Programs, authority: Authority, binaries: Path, settings: Settings
-    ) -> None:
+    def __init__(self, instance: Instance, programs: Programs, authority: Authority, binaries: Path, settings: Settings) -> None:
         self._instance = instance
         self._programs = programs
         self._authority = authority
@@ -41,7 +40,7 @@ class ControlPlane:
         self._alone = instance.nodes == 0
         self._address = "127.0.0.1" if self._alone else instance.node_address(1)
         self._port, self._etcd, self._etcd_peer = _free_ports(3) if self._alone else (6443, 2379, 2380)
-        self._enter = () if self._alone else ("nsenter", f"--net=/run/netns/{instance.netns(1)}")
+        self._enter = () if self._alone else namespaces.enter_network(1, programs)
         self.server = f"https://{self._address}:{self._port}"
         self._admin = authority.issue("admin", "admin", organization="system:masters")
         authority.kubeconfig("admin", self._admin, self.server)
@@ -72,8 +71,7 @@ class ControlPlane:
         zones = "cluster.local in-addr.arpa ip6.arpa"
         corefile = self._instance.folder / "Corefile"
         corefile.write_text(
-            f".:53 {{\n  bind {self._address}\n  errors\n"
-            f"  kubernetes {zones} {{\n    kubeconfig {login}\n  }}\n  cache 5\n}}\n"
+            f".:53 {{\n  bind {self._address}\n  errors\n  kubernetes {zones} {{\n    kubeconfig {login}\n  }}\n  cache 5\n}}\n"
         )
         self._launch("coredns", coredns, "-conf", corefile)
 

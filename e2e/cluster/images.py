@@ -25,7 +25,8 @@ _SUITE = "bookworm"
 _MIRROR = "http://deb.debian.org/debian"
 _BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 _BUILD_SECONDS = 1200.0
-_KEPT_ARCHIVES = 3
+_KEPT_ARCHIVES = 2
+_KEPT_UNTAGGED = 6
 _BUILD_PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap", "unshare": "util-linux"}
 _UNWANTED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man", "var/log")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
@@ -66,6 +67,7 @@ def _build_with_buildah(context: Path, tag: str, common: list[str]) -> Path:
         base = buildah.ensure_base()
         options = ("--layers", "--isolation", "chroot", "--network", "host", "--build-arg", f"BASE={base}")
         buildah.run("bud", *options, *common, context, seconds=_BUILD_SECONDS)
+        buildah.forget_old_layers()
         identity = buildah.run("images", "--quiet", "--no-trunc", tag).split()[0]
         return _archive(tag, identity, lambda path: buildah.run("push", tag, f"docker-archive:{path}:{tag}", seconds=300))
 
@@ -103,8 +105,18 @@ class _Buildah:
 
     def run(self, *words: str | Path, seconds: float = 60) -> str:
         """One command of buildah."""
+        settings = self.storage / "containers.conf"
+        settings.write_text(f'[network]\nnetwork_config_dir = "{self.storage / "network"}"\n')  # else a lock file in /etc
+        environment = {**os.environ, "CONTAINERS_CONF": str(settings)}
         places = ("--root", self.storage / self.driver, "--runroot", self.storage / f"{self.driver}-run")
-        return run("unshare", "--mount", "buildah", *places, "--storage-driver", self.driver, *words, seconds=seconds)
+        command = ("unshare", "--mount", "buildah", *places, "--storage-driver", self.driver)
+        return run(*command, *words, seconds=seconds, env=environment)
+
+    def forget_old_layers(self) -> None:
+        """Remove all but the newest images without a tag: earlier builds, whose layers serve as cache for a while."""
+        untagged = self.run("images", "--quiet", "--no-trunc", "--filter", "dangling=true").split()
+        if old := untagged[_KEPT_UNTAGGED:]:
+            self.run("rmi", *old, seconds=300)
 
     def ensure_base(self) -> str:
         """The tag of the base image, which is in the storage then."""
@@ -113,7 +125,7 @@ class _Buildah:
         if not self.run("images", "--quiet", "--filter", f"reference={tag}").strip():
             with tempfile.TemporaryDirectory() as folder:
                 recipe = Path(folder) / "Dockerfile"
-                recipe.write_text(f"FROM scratch\nADD {root.name} /\nCMD [\"python3\"]\n")
+                recipe.write_text(f'FROM scratch\nADD {root.name} /\nCMD ["python3"]\n')
                 self.run("bud", "--isolation", "chroot", "--file", recipe, "--tag", tag, root.parent, seconds=300)
         return tag
 

@@ -92,10 +92,6 @@ class Instance:
         """Containerd's socket on a node."""
         return self.node_folder(number) / "containerd.sock"
 
-    def netns(self, number: int) -> str:
-        """The name of a node's network namespace."""
-        return f"stepfence-{self.name}-{number}"
-
     def cgroup(self, number: int) -> str:
         """The control group of a node's pods, from the root of each hierarchy."""
         return f"/stepfence-{self.name}-{number}"
@@ -118,6 +114,11 @@ def clusters_root() -> Path:
     return cache_root() / "clusters"
 
 
+def clusters_lock() -> Path:
+    """The file whose lock is held while what all clusters share is looked at and changed."""
+    return clusters_root() / ".lock"
+
+
 def claim(name: str, nodes: int) -> Instance:
     """Take a slot for a new cluster and write that down. The name's folder must not exist.
 
@@ -127,7 +128,7 @@ def claim(name: str, nodes: int) -> Instance:
     check_name(name)
     if not 0 <= nodes <= 9:
         raise ClusterError(f"nodes: {nodes} is not between 0 and 9")
-    with locked(clusters_root() / ".lock"):
+    with locked(clusters_lock()):
         taken = {other.slot for other in recorded()}
         routes = _routed() if nodes else []
         for slot in _SLOTS:

@@ -1,15 +1,11 @@
-"""A node: containerd, kubelet and kube-proxy in a network namespace and a mount namespace of their own.
-
-The mount namespace is what keeps nodes apart and the machine clean: the mounts of pods and containers are seen by the node
-alone and vanish with it, and the few folders that these programs insist on are the node's own.
-"""
+"""A node: containerd, kubelet and kube-proxy in namespaces and a cgroup of their own."""
 
 import json
 import os
 import platform
 from pathlib import Path
 
-from e2e.cluster import cgroups
+from e2e.cluster import cgroups, namespaces
 from e2e.cluster.errors import eventually
 from e2e.cluster.instance import Instance
 from e2e.cluster.pki import Authority
@@ -17,25 +13,21 @@ from e2e.cluster.programs import Programs
 from e2e.cluster.shell import attempt, run
 
 PAUSE_IMAGE = "localhost/stepfence-pause:1"
-_FIXED_FOLDERS = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers")
-"""Folders that containerd, the CNI library and the kubelet write to whatever their settings say."""
 _CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 
 
 class Node:
-    """Starts one node of an instance."""
+    """Starts one node of an instance, whose namespaces and network are there."""
 
     def __init__(self, instance: Instance, number: int, programs: Programs) -> None:
         self._instance = instance
         self._number = number
         self._programs = programs
         self._folder = instance.node_folder(number)
-        self._enter: tuple[str, ...] = ()
+        self._enter = namespaces.enter(number, programs)
 
     def start(self, binaries: Path, authority: Authority, server: str, pause_image: Path) -> None:
         """Start the node's programs. It is Ready some seconds later."""
-        self._folder.mkdir()
-        self._make_namespace()
         cgroups.create(self._instance.cgroup(self._number))
         self._start_containerd()
         load_image(self._instance, self._number, pause_image)
@@ -44,29 +36,6 @@ class Node:
 
     def _name(self, program: str) -> str:
         return f"{program}-{self._number}"
-
-    def _make_namespace(self) -> None:
-        """Start the process that holds the node's mount namespace and hides the machine's folders behind the node's."""
-        steps = ["mount --make-rshared /"]  # volumes that a kubelet mounts must be seen by containerd, and in no other node
-        for folder in map(Path, _FIXED_FOLDERS):
-            ours = self._folder / "fixed" / folder.name / folder.parent.name
-            ours.mkdir(parents=True)
-            _ensure_mount_point(self._instance, folder)
-            steps.append(f"mount --bind '{ours}' '{folder}'")
-        ready = self._folder / "namespace-ready"
-        steps += [f"touch '{ready}'", "exec sleep infinity"]
-        script = " && ".join(steps)
-        netns = f"--net=/run/netns/{self._instance.netns(self._number)}"
-        name = self._name("node")
-        self._programs.launch(name, "unshare", "--mount", "sh", "-c", script, self._folder, enter=("nsenter", netns))
-
-        def made() -> bool:
-            self._programs.check(name)
-            return ready.exists()
-
-        eventually(f"namespaces of {name}", made, seconds=20, evidence=lambda: self._programs.tail(name))
-        holder = self._programs.process(name).pid
-        self._enter = ("nsenter", f"--target={holder}", "--net", "--mount")
 
     def _start_containerd(self) -> None:
         folder, number = self._folder, self._number
@@ -187,32 +156,9 @@ def load_image(instance: Instance, number: int, archive: Path) -> None:
     run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", archive, seconds=300)
 
 
-def remove_mount_points(instance: Instance) -> None:
-    """Remove the folders of the machine that had to be made for the nodes to hide, if no one else uses them by now."""
-    for line in _made_mount_points(instance).splitlines():
-        path = Path(line)
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-
-
 def architecture() -> str:
     """This machine's architecture, as images name it."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-
-
-def _ensure_mount_point(instance: Instance, folder: Path) -> None:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    if missing:
-        folder.mkdir(parents=True)
-        with (instance.folder / "mount-points").open("a") as record:
-            record.writelines(f"{path}\n" for path in missing)
-
-
-def _made_mount_points(instance: Instance) -> str:
-    try:
-        return (instance.folder / "mount-points").read_text()
-    except FileNotFoundError:
-        return ""
 
 
 def cni_bridge() -> str:

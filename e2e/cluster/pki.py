@@ -1,7 +1,7 @@
 """A certificate authority of the cluster's own, certificates from it, and kubeconfigs that hold them whole."""
 
 import base64
-import datetime
+import datetime as dt
 import ipaddress
 import json
 import os
@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_LIFE = datetime.timedelta(days=30)
-_CLOCK_SKEW = datetime.timedelta(minutes=5)
+_LIFE = dt.timedelta(days=30)
+_CLOCK_SKEW = dt.timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,7 @@ class Authority:
         """A bare key and its public half (in place of a certificate): what service account tokens are signed with."""
         key = ec.generate_private_key(ec.SECP256R1())
         pair = Pair(self._folder / f"{name}.pub", self._folder / f"{name}.key")
-        public = key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         _write_private(pair.certificate, public)
         _write_private(pair.key, _key_bytes(key))
         return pair
@@ -90,7 +88,7 @@ class Authority:
         return path
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -100,9 +98,7 @@ class Authority:
             .not_valid_before(now - _CLOCK_SKEW)
             .not_valid_after(now + _LIFE)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
 
     def _write(self, name: str, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> Pair:
@@ -114,9 +110,7 @@ class Authority:
 
 
 def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _alternative(host: str) -> x509.GeneralName:

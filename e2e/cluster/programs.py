@@ -4,6 +4,7 @@ Each is recorded in a file with its command, its process id and the kernel's sta
 process (or the next run after a crash) can signal it, start it anew, and never hits a stranger that got the same id.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -50,12 +51,18 @@ class Process:
         """Stop it, politely at first, for certain in the end; frozen ones too. Returns when it is gone."""
         self.send(signal.SIGCONT)
         if grace_seconds and self.send(signal.SIGTERM):
-            try:
-                eventually("end", lambda: not self.alive(), seconds=grace_seconds)
-            except ClusterTimeout:
-                pass  # it did not go by itself: the next signal cannot be refused
+            with contextlib.suppress(ClusterTimeout):  # the next signal cannot be refused
+                self.wait(seconds=grace_seconds)
         self.send(signal.SIGKILL)
-        eventually(f"end of process {self.pid} after SIGKILL", lambda: not self.alive(), seconds=_STOP_SECONDS)
+        self.wait(seconds=_STOP_SECONDS)
+
+    def wait(self, *, seconds: float) -> None:
+        """Wait until it is gone.
+
+        Raises:
+            ClusterTimeout: it still lives `seconds` seconds from now.
+        """
+        eventually(f"end of process {self.pid}", lambda: not self.alive(), seconds=seconds)
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ def end_all(processes: Sequence[Process]) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     for process in processes:
         left = max(deadline - time.monotonic(), 0.1)
-        eventually(f"end of process {process.pid}", lambda gone=process: not gone.alive(), seconds=left)
+        process.wait(seconds=left)
 
 
 def find_processes(folder: Path) -> list[Process]:

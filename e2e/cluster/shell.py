@@ -41,7 +41,7 @@ def attempt(
     except FileNotFoundError as missing:
         raise ClusterError(f"{argv[0]} is not installed ({' '.join(map(str, argv[:3]))} …)") from missing
     except subprocess.TimeoutExpired as late:
-        said = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else late.stderr or ""
+        said = bytes(late.stderr or b"").decode(errors="replace")  # bytes even where text was asked for
         raise ClusterError(f"{describe(argv)}: still running after {seconds:g} s\n{said[-2000:]}") from late
 
 

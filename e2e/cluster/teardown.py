@@ -4,10 +4,9 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from e2e.cluster import cgroups, network
+from e2e.cluster import cgroups, namespaces, network
 from e2e.cluster.errors import ClusterError, eventually
 from e2e.cluster.instance import Instance
-from e2e.cluster.node import remove_mount_points
 from e2e.cluster.programs import Programs, end_all, find_processes
 from e2e.cluster.shell import attempt
 
@@ -21,7 +20,7 @@ def remove(instance: Instance) -> None:
     _end_processes(instance)
     if instance.nodes:
         network.remove(instance)
-        remove_mount_points(instance)
+        namespaces.remove_mount_points(instance)
     _unmount(instance.folder)
     _delete(instance.folder)
 
@@ -30,7 +29,7 @@ def traces(instance: Instance) -> list[str]:
     """What is left of an instance on this machine; nothing after `remove`. For tests and for error messages."""
     found = [f"process {process.pid}" for process in find_processes(instance.folder)]
     found += [f"cgroup {path}" for number in range(1, 10) for path in cgroups.groups(instance.cgroup(number))]
-    found += [f"network {name}" for kind in network.traces(instance) for name in kind]
+    found += [f"link {name}" for name in network.links(instance)]
     found += [f"mount {point}" for point in _mounts(instance.folder)]
     return found + ([f"folder {instance.folder}"] if instance.folder.exists() else [])
 
