@@ -20,11 +20,13 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from stepfence.core.errors import Code, Refused, Unknown
 
-__all__ = ["APPLY", "JSON", "KubeClient", "Reply", "connect", "kube_path", "refusal"]
+__all__ = ["APPLY", "JSON", "MERGE", "KubeClient", "Reply", "connect", "kube_path", "refusal"]
 
 JSON = "application/json"
 # Server-side apply: creates or updates in one call.
 APPLY = "application/apply-patch+yaml"
+# RFC 7396. A uid in the patch makes the API server refuse another object of the same name.
+MERGE = "application/merge-patch+json"
 
 _CONNECT_SECONDS = 5.0
 _CALL_SECONDS = 10.0
@@ -84,6 +86,15 @@ class KubeClient:
     async def apply(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Create or update by server-side apply, taking over the fields that are named. Raises `Unknown`."""
         return await self._call("PATCH", path, {**self._writing(), "force": "true"}, body, APPLY, None)
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Reply:
+        """Patch by merge. Raises `Unknown` when the answer was lost: it may have taken effect."""
+        return await self._call("PATCH", path, self._writing(), body, MERGE, None)
+
+    async def delete(self, path: str, uid: str) -> Reply:
+        """Delete the object of that uid gracefully, and what it owns in the background. Raises `Unknown`."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        return await self._call("DELETE", path, {}, body, JSON, None)
 
     def _writing(self) -> dict[str, str]:
         return {"fieldManager": self._field_manager}
