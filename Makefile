@@ -2,10 +2,10 @@
 .DEFAULT_GOAL := help
 UV := tools/uv
 RUN := $(UV) run --locked
-SOURCES := operator tests e2e bench tools conftest.py
+SOURCES := operator tests e2e bench examples tools conftest.py
 PRESENT = $(wildcard $(SOURCES))
 # Source roots have no __init__.py, so types are checked by package below them.
-TYPED = $(wildcard operator/stepfence tests e2e bench tools conftest.py)
+TYPED = $(wildcard operator/stepfence tests e2e bench examples tools conftest.py)
 
 .PHONY: help setup demo test lint lint-format lint-style lint-types lint-layers unit e2e bench cluster cluster-down format
 

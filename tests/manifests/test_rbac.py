@@ -30,7 +30,7 @@ GATEWAY = {
     "cluster agentrunrecords.stepfence.dev *": "get create",
     "cluster pods *": "get",
     "cluster jobs.batch *": "get",
-    "cluster leases.coordination.k8s.io *": "get create update",
+    "cluster leases.coordination.k8s.io *": "get create patch",
     "cluster tokenreviews.authentication.k8s.io *": "create",
 }
 PEOPLE = {
