@@ -96,9 +96,9 @@ class Applier:
     ) -> Applied[T]:
         """Apply `edit` and save the result under the version and token that it was decided on.
 
-        `seen` is a version from a watch, or one that was `just_read`; `urgent` goes first in the byte budget; `reserve` keeps room for the Done records of all that is
-        in flight; `refresh` also writes when only what people read has changed. An answer or refusal without a write is only given from
-        a fresh read. Raises `Refused`, `Unknown` (the store is away), `Conflict` (it moved under every try).
+        `seen` is a version from a watch, or one that was `just_read`; `urgent` goes first in the byte budget; `reserve` keeps room for the
+        Done records of all that is in flight; `refresh` also writes when only what people read has changed. An answer or refusal without
+        a write is only given from a fresh read. Raises `Refused`, `Unknown` (the store is away), `Conflict` (it moved under every try).
         """
         stored, fresh = seen or self._known.get(key), just_read and seen is not None
         lost = 0
