@@ -1,3 +1,14 @@
-"""Shipped test helpers: memory gateway, fake clock, builders."""
+"""Test an agent with no cluster: the same core, gateway routes and SDK in one process.
 
-__all__: list[str] = []
+async def test_refund():
+    async with MemoryCluster() as cluster:
+        run = await cluster.create(plan=[{"id": "refund", "action": "Payment"}])
+        worker = await run.worker()
+        async with worker.connect() as connection:
+            ...
+"""
+
+from stepfence.testing.clock import FakeClock, FakeIds
+from stepfence.testing.cluster import MemoryCluster, MemoryRun, MemoryWorker, SystemClock, SystemIds
+
+__all__ = ["FakeClock", "FakeIds", "MemoryCluster", "MemoryRun", "MemoryWorker", "SystemClock", "SystemIds"]
