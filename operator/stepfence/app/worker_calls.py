@@ -45,6 +45,11 @@ class WorkerCalls:
         self._settings = applier.settings
         self._bodies = Bodies(records, applier.settings)
 
+    @property
+    def lease_seconds(self) -> int:
+        """Seconds that a claim's lease lasts."""
+        return self._settings.lease
+
     def standing(self, key: RunKey) -> Standing | None:
         """Return where the run stood when it was last seen; None when it was not."""
         stored = self._applier.known(key)

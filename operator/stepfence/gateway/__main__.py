@@ -1,0 +1,110 @@
+"""Run a gateway: `stepfence gateway`, or `python -m stepfence.gateway`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+import structlog
+import uvicorn
+from kubernetes.aio.config import ConfigException
+
+from stepfence.app import Applier, WorkerCalls
+from stepfence.app.budget import BudgetedRecordStore, ByteBudget
+from stepfence.app.system import SystemClock, SystemIds
+from stepfence.gateway import logs
+from stepfence.gateway.app import GatewayApp, create_app
+from stepfence.gateway.edge import Limits
+from stepfence.gateway.health import Readiness, create_health_app
+from stepfence.gateway.metrics import Metrics
+from stepfence.gateway.peers import follow_share
+from stepfence.gateway.serving import serve
+from stepfence.gateway.settings import BadSetting, GatewaySettings
+from stepfence.gateway.tls import Certificate
+from stepfence.schema import GROUP, PLURAL, VERSION
+from stepfence.stores.kube import KubeRunStore
+from stepfence.stores.kube_client import KubeClient, connect, kube_path, refusal
+from stepfence.stores.kube_gate import KubeWorkerGate
+from stepfence.stores.kube_peers import ready_endpoints
+from stepfence.stores.kube_records import KubeRecordStore
+
+__all__ = ["main", "run"]
+
+log = structlog.get_logger(__name__)
+
+FIELD_MANAGER = "stepfence-gateway"
+# A name that no run has, so that the answer is short and still comes from the store itself.
+_PROBE = kube_path(f"{GROUP}/{VERSION}", PLURAL, "default", "stepfence-readyz")
+
+
+def main() -> int:
+    """Run until SIGTERM; return the exit code."""
+    try:
+        settings = GatewaySettings.load(os.environ)
+    except BadSetting as error:
+        print(f"stepfence gateway: {error}", file=sys.stderr)  # noqa: T201  (before logs are set up)
+        return 2
+    logs.configure(settings.log_level)
+    with asyncio.Runner(loop_factory=uvicorn.Config(app="").get_loop_factory()) as runner:
+        return runner.run(_main(settings))
+
+
+async def _main(settings: GatewaySettings) -> int:
+    try:
+        client = await connect(FIELD_MANAGER, seconds=settings.store_seconds)
+    except ConfigException as error:
+        log.error("gateway.no_cluster", error=str(error))  # noqa: TRY400  (the text says it all)
+        return 2
+    try:
+        await run(settings, client, asyncio.Event())
+    finally:
+        await client.close()
+    return 0
+
+
+async def run(settings: GatewaySettings, client: KubeClient, stop: asyncio.Event) -> None:
+    """Serve one gateway over one API server until `stop` is set or SIGTERM comes."""
+    clock, metrics = SystemClock(), Metrics()
+    budget = ByteBudget(clock, settings.bytes_per_second, meter=metrics)
+    metrics.budget_waiting.set_function(lambda: budget.waiting)
+    readiness = Readiness(clock, _asker(client))
+    api = _api(settings, client, clock, metrics, budget, readiness)
+    share = asyncio.create_task(follow_share(budget, metrics, _counter(settings, client)), name="byte budget share")
+    try:
+        await serve(settings, api, create_health_app(readiness, metrics), readiness, Certificate(settings.tls_dir), stop)
+    finally:
+        share.cancel()
+
+
+def _api(
+    settings: GatewaySettings, client: KubeClient, clock: SystemClock, metrics: Metrics, budget: ByteBudget, readiness: Readiness
+) -> GatewayApp:
+    core = settings.core
+    store, gate = KubeRunStore(client, core), KubeWorkerGate(client, clock, core)
+    applier = Applier(store, clock, SystemIds(), core, budget=budget, observer=metrics.observe)
+    metrics.count("stepfence_conflicts", "Writes that met a version newer than the one that was read.", lambda: applier.conflicts)
+    calls = WorkerCalls(applier, BudgetedRecordStore(KubeRecordStore(client), budget), gate)
+    limits = Limits(settings.max_requests, settings.request_seconds)
+    return create_app(calls, gate, readiness=readiness, metrics=metrics, limits=limits)
+
+
+def _asker(client: KubeClient) -> Callable[[], Awaitable[None]]:
+    async def ask() -> None:
+        reply = await client.get(_PROBE)
+        if not reply.ok and not reply.object_missing:
+            raise refusal(reply, "the AgentRun API")
+
+    return ask
+
+
+def _counter(settings: GatewaySettings, client: KubeClient) -> Callable[[], Awaitable[int]]:
+    async def count() -> int:
+        return await ready_endpoints(client, settings.pod_namespace, settings.service) if settings.pod_namespace else 1
+
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

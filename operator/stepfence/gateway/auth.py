@@ -1,0 +1,121 @@
+"""Who calls: before anything of a body is read, the pod must be a worker of the run that the path names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from stepfence.app import WorkerCalls
+from stepfence.core.errors import Code, Refused
+from stepfence.gateway import problems
+from stepfence.ports import Caller, RunKey, WorkerGate
+
+__all__ = ["BODY_BYTES", "Deps", "Identified", "WorkerRoute", "deps_of", "identified"]
+
+BODY_BYTES = 1024 * 1024
+# One text for a foreign run, a run that is not there, and a pod that is no worker: none of them is told apart.
+_NOT_YOURS = "this pod is not a worker of that run"
+
+
+@dataclass(frozen=True, slots=True)
+class Deps:
+    """What the routes need; it stands in the application's state, not in globals."""
+
+    calls: WorkerCalls
+    gate: WorkerGate
+    body_bytes: int = BODY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """The pod that calls, and the run that it works for."""
+
+    caller: Caller
+    key: RunKey
+
+
+def deps_of(request: Request) -> Deps:
+    """Return what the application was made with."""
+    deps = request.app.state.deps
+    if not isinstance(deps, Deps):
+        raise TypeError(f"{deps!r} is no Deps")
+    return deps
+
+
+async def identified(request: Request) -> Identified:
+    """Return who calls, as a dependency of routes of a `WorkerRoute`."""
+    who = request.state.who
+    if not isinstance(who, Identified):
+        raise TypeError(f"{who!r} is no Identified")
+    return who
+
+
+class WorkerRoute(APIRoute):
+    """A route that knows its caller first, then checks type and size of the body, and only then reads it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute.get_route_handler`."""
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            deps = deps_of(request)
+            who = request.state.who = await _identify(request, deps.gate)
+            request.state.standing = lambda: deps.calls.standing(who.key)
+            if request.method == "POST":
+                kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+                if kind != "application/json":
+                    detail = "the body must be application/json"
+                    return problems.response(problems.plain(problems.UNSUPPORTED_MEDIA_TYPE, 415, detail, request.url.path, "Content-Type"))
+                request = _Bounded(request, deps.body_bytes)
+                await request.body()
+            return await handle(request)
+
+        return handler
+
+
+async def _identify(request: Request, gate: WorkerGate) -> Identified:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not bearer.strip():
+        raise Refused(Code.UNAUTHENTICATED, "a bearer token is needed: the one projected into the worker's pod")
+    caller = await gate.identify(bearer.strip())
+    key = RunKey(request.path_params["namespace"], request.path_params["name"])
+    structlog.contextvars.bind_contextvars(pod=f"{caller.namespace}/{caller.pod}", run=f"{key.namespace}/{key.name}")
+    if caller.namespace != key.namespace:
+        raise Refused(Code.FORBIDDEN, _NOT_YOURS)
+    worker = await gate.worker_of(caller)
+    if worker is None or worker.run != key.name:
+        raise Refused(Code.FORBIDDEN, _NOT_YOURS)
+    return Identified(caller, key)
+
+
+class _Bounded(Request):
+    """A request whose body is read up to a limit."""
+
+    def __init__(self, request: Request, limit: int) -> None:
+        super().__init__(request.scope, request.receive)
+        self._limit = limit
+        self._whole: bytes | None = None
+
+    async def body(self) -> bytes:
+        """Return the whole body. Raises `Refused(TOO_LARGE)` as soon as that is known."""
+        if self._whole is None:
+            chunks, size = [], 0
+            said = self.headers.get("content-length", "")
+            if said.isdigit() and int(said) > self._limit:
+                raise _too_large(self._limit)
+            async for chunk in self.stream():
+                size += len(chunk)
+                if size > self._limit:
+                    raise _too_large(self._limit)
+                chunks.append(chunk)
+            self._whole = b"".join(chunks)
+        return self._whole
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(Code.TOO_LARGE, f"the body is larger than {limit} bytes", field="body")
