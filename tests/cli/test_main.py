@@ -1,0 +1,60 @@
+"""The entry point: usage, the servers' lazy start, the version."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from types import ModuleType
+
+import pytest
+
+from stepfence.cli.__main__ import main
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.strip() == version("stepfence")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["exec"],
+        ["exec", "--step", "a", "--action", "Payment"],
+        ["exec", "--step", "a", "--action", "Pay", "--", "true"],
+        ["exec", "--step", "a", "--action", "Read", "--not-applied-exit", "0", "--", "true"],
+        ["exec", "--step", "a", "--action", "Read", "--not-applied-exit", "x", "--", "true"],
+        ["fail"],
+        ["no-such-command"],
+    ],
+)
+def test_wrong_use_says_how(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(argv)
+    assert left.value.code == 2
+    assert "usage: stepfence" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["controller", "gateway"])
+def test_servers_get_their_own_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    fake = ModuleType(f"stepfence.{name}.__main__")
+    fake.main = lambda: seen.append(list(sys.argv))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    monkeypatch.setattr(sys, "argv", ["stepfence"])
+    assert main([name, "--port", "1"]) == 0
+    assert seen == [[f"stepfence {name}", "--port", "1"]]
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "stepfence.controller.__main__", None)
+    assert main(["controller"]) == 2
+    assert "stepfence[operator]" in capsys.readouterr().err
+
+
+def test_outside_a_run_the_command_fails_and_names_the_variable() -> None:
+    argv = [sys.executable, "-m", "stepfence.cli", "exec", "--step", "a", "--action", "Read", "--", "echo", "done"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin"})
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "STEPFENCE_GATEWAY is not set" in done.stderr
