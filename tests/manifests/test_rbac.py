@@ -32,6 +32,7 @@ GATEWAY = {
     "cluster jobs.batch *": "get",
     "cluster leases.coordination.k8s.io *": "get create patch",
     "cluster tokenreviews.authentication.k8s.io *": "create",
+    "stepfence-system endpointslices.discovery.k8s.io *": "list",
 }
 PEOPLE = {
     "stepfence-view": {
@@ -87,7 +88,7 @@ def test_a_server_has_exactly_the_rights_of_the_table(account: str, rows: dict[s
 
 def test_every_binding_binds_one_of_the_two_servers_and_nobody_else() -> None:
     bindings = [*objects("RoleBinding"), *objects("ClusterRoleBinding")]
-    assert len(bindings) == 3
+    assert len(bindings) == 4
     for binding in bindings:
         (subject,) = binding["subjects"]
         assert subject["name"] in {"stepfence-controller", "stepfence-gateway"}
