@@ -113,7 +113,11 @@ class _Buildah:
         return run(*command, *words, seconds=seconds, env=environment)
 
     def forget_old_layers(self) -> None:
-        """Remove all but the newest images without a tag: earlier builds, whose layers serve as cache for a while."""
+        """Remove all but the newest images without a tag: earlier builds, whose layers serve as cache for a while.
+
+        And the containers that builds leave when they are interrupted: nobody else builds here now, and they would hold their images.
+        """
+        self.run("rm", "--all", seconds=300)
         untagged = self.run("images", "--quiet", "--no-trunc", "--filter", "dangling=true").split()
         if old := untagged[_KEPT_UNTAGGED:]:
             self.run("rmi", *old, seconds=300)
