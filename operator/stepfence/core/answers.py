@@ -112,7 +112,7 @@ def _answer_step(run: Run, step: StepSpec, entry: Entry, decision: Decision, res
         after = advance(entry, step, _EVENTS[decision.verdict], cue)
     except Refused as refused:
         recorded = replace(recorded, refused=refused.detail)
-        after = replace(entry, question=fresh_id(at.nonce, step.id, question), answers=(*entry.answers, recorded))
+        after = replace(entry.with_answer(recorded), question=fresh_id(at.nonce, step.id, question))
     run = replace(run, ledger={**run.ledger, step.id: after})
     if after.abandoned and not entry.abandoned:
         run = set_ending(run, Outcome.FAILED, "Abandoned", f"step {step.id!r} was abandoned", at)

@@ -86,6 +86,8 @@ def claim(run: Run, call: Claim, holder: HolderFact, at: At) -> tuple[Run, bool]
         claimed_at=at.now,
         renewed_at=at.now,
         lease=call.lease,
+        # A pod that was told to go is still going when another of its processes claims (R15).
+        draining=current is not None and current.pod_uid == call.pod_uid and current.draining,
     )
     # A word about an earlier claim, or an end noted after a release, says nothing about a worker that claims again.
     worker = run.worker

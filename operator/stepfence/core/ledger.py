@@ -136,6 +136,9 @@ def _begin_now(run: Run, entry: Entry, step: StepSpec, call: Begin, changed: boo
     moment = may_begin_again_at(entry, step, at) if entry.state is State.UNKNOWN else entry.retry_at
     if moment is not None and moment > at.now:
         return run, BeginAnswer(Go.WAIT, entry, step, retry_after=until(moment, at), payload_changed=changed)
+    if any(attempt.request_id == call.request_id for attempt in entry.open):
+        # A late copy: its attempt is over, and nobody waits for a new one under this id (R3).
+        return run, BeginAnswer(Go.WAIT, entry, step, retry_after=1.0, payload_changed=changed)
     cue = Cue(at=at, token=Token(call.token), request_id=call.request_id, pod_uid=call.pod_uid, payload=call.payload)
     after = advance(entry, step, Event.BEGIN, cue)
     run = put(run, step.id, after)

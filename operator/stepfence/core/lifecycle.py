@@ -52,6 +52,9 @@ def require_active(run: Run, at: At) -> None:
         raise Refused(Code.TERMINAL, f"the run is {run.outcome}: a terminal run never begins anything again")
     if run.ending is not None or run.spec.cancel:
         raise Refused(Code.CANCELLED, "the run is ending: " + (run.ending.reason if run.ending else "Cancelled"))
+    end = deadline_at(run)
+    if end is not None and at.now >= end:
+        raise Refused(Code.CANCELLED, f"the run is past activeDeadlineSeconds={run.spec.active_deadline}")
     if run.spec.suspend:
         raise Refused(Code.HELD, "the run is suspended (spec.suspend)")
     if run.hold is not None:
@@ -111,7 +114,14 @@ def _end(run: Run, outcome: Outcome, reason: str, message: str, at: At) -> Run:
 
 
 def finish(run: Run, result: Body | None, at: At) -> Run:
-    """Record success: the worker's own word under the current token, with nothing open. Raises `Refused` otherwise."""
+    """Record success: the worker's own word under the current token, with nothing open. Repeated, it changes nothing.
+
+    Raises `Refused` CANCELLED, TERMINAL, PLAN_MISSING, HELD, NOT_SETTLED, or what stops a begin.
+    """
+    if run.outcome is Outcome.SUCCEEDED:
+        return run
+    if run.terminal:
+        raise Refused(Code.TERMINAL, f"the run is {run.outcome}")
     if run.ending is not None or run.spec.cancel:
         raise Refused(Code.CANCELLED, "the run is ending: it cannot succeed any more")
     if run.plan is None:

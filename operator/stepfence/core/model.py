@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from stepfence.core.words import NO_TOKEN, Action, Outcome, PlanSource, Recovery, RunId, State, StepId, Token, Verdict
+from stepfence.core.entry import Answer, Attempt, Body, Entry, Plan, StepSpec
+from stepfence.core.words import NO_TOKEN, Outcome, RunId, Token, Verdict
 
 __all__ = [
     "Answer",
@@ -26,86 +27,6 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class StepSpec:
-    """One planned action with its effective settings; times in seconds."""
-
-    id: StepId
-    action: Action = Action.CREATE
-    recovery: Recovery = Recovery.HALT
-    timeout: int = 60
-    settle: int = 10
-    attempts: int = 1
-    backoff: int = 1
-    key_ttl: int | None = None
-    approval: bool = False
-    approval_expires: int | None = None
-    probe_give_up: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The persisted plan (I6): it grows at its end only."""
-
-    steps: tuple[StepSpec, ...]
-    digest: str
-    accepted_at: datetime
-    source: PlanSource
-    # How many steps stood in the plan when it was first accepted; later ones were appended by the agent as it went.
-    initial: int = 0
-
-    def appended(self, step_id: str) -> bool:
-        """Whether the step was appended after the plan was first accepted."""
-        return any(step.id == step_id for step in self.steps[self.initial :])
-
-    def step(self, step_id: str) -> StepSpec | None:
-        """Return the step of that id, if it is planned."""
-        return next((step for step in self.steps if step.id == step_id), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """Canonical JSON text of a payload or result: inline, in a record, or (too large to keep) only its digest and size."""
-
-    digest: str
-    size: int
-    text: str | None = None
-    record: str | None = None
-
-    @property
-    def stored(self) -> bool:
-        """Whether the body itself can be read back."""
-        return self.text is not None or self.record is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One beginning of a step: kept until it is resolved (R9), the last one until the next begins (R13)."""
-
-    number: int
-    token: Token
-    request_id: str
-    pod_uid: str
-    started_at: datetime
-    deadline: datetime
-    terminated_at: datetime | None = None
-    failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A person's answer as recorded (I10). `refused` says why it had no effect."""
-
-    question: str
-    verdict: Verdict
-    by: str
-    at: datetime
-    reason: str = ""
-    force: bool = False
-    verified: bool = False
-    refused: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """An answer as a person wrote it into `spec.decisions`."""
 
@@ -114,41 +35,6 @@ class Decision:
     reason: str = ""
     force: bool = False
     by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The ledger entry of one begun step."""
-
-    state: State
-    key: str
-    payload: Body | None = None
-    attempt: int = 0
-    token: Token = NO_TOKEN
-    failures: int = 0
-    first_started_at: datetime | None = None
-    finished_at: datetime | None = None
-    retry_at: datetime | None = None
-    final: bool = False
-    reason: str = ""
-    message: str = ""
-    result: Body | None = None
-    question: str | None = None
-    asked_at: datetime | None = None
-    approved_at: datetime | None = None
-    gave_up: bool = False
-    abandoned: bool = False
-    open: tuple[Attempt, ...] = ()
-    answers: tuple[Answer, ...] = ()
-
-    @property
-    def unresolved(self) -> tuple[Attempt, ...]:
-        """Attempts that may still turn out to have happened."""
-        return tuple(attempt for attempt in self.open if not attempt.failed)
-
-    def recorded(self, number: int) -> Attempt | None:
-        """Return the recorded attempt of that number, if it is still kept."""
-        return next((attempt for attempt in self.open if attempt.number == number), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +140,7 @@ class Run:
 
     @property
     def identity(self) -> RunId:
-        """The stable run id: `<namespace>/<spec.runID>`, else `<namespace>/<name>/<uid>` (DESIGN section 5)."""
+        """The stable run id: `<namespace>/<spec.runID>`, else `<namespace>/<name>/<uid>`."""
         if self.run_id is not None:
             return self.run_id
         return RunId(f"{self.namespace}/{self.spec.run_id}" if self.spec.run_id else f"{self.namespace}/{self.name}/{self.uid}")

@@ -1,4 +1,4 @@
-"""Guards and changes of the transition table: what each row asks and does (DESIGN section 4)."""
+"""Guards and changes of the transition table: what each row asks and does."""
 
 from __future__ import annotations
 
@@ -82,8 +82,14 @@ def is_last_attempt(entry: Entry, step: StepSpec, cue: Cue) -> bool:
     return cue.attempt == entry.attempt and entry.recorded(cue.attempt) is not None
 
 
-def is_recorded(entry: Entry, step: StepSpec, cue: Cue) -> bool:
-    return entry.recorded(cue.attempt) is not None
+def is_recorded_alone(entry: Entry, step: StepSpec, cue: Cue) -> bool:
+    until = recovery.may_land_until(entry, step, cue.at.settings, besides=cue.attempt)
+    return entry.recorded(cue.attempt) is not None and (until is None or cue.at.now >= until)
+
+
+def none_may_land(entry: Entry, step: StepSpec, cue: Cue) -> bool:
+    until = recovery.may_land_until(entry, step, cue.at.settings)
+    return until is None or cue.at.now >= until
 
 
 def older_unresolved(entry: Entry, step: StepSpec, cue: Cue) -> bool:
@@ -102,6 +108,10 @@ def request_expired(entry: Entry, step: StepSpec, cue: Cue) -> bool:
     if step.approval_expires is None or entry.asked_at is None:
         return False
     return cue.at.now >= entry.asked_at + timedelta(seconds=step.approval_expires)
+
+
+def request_open(entry: Entry, step: StepSpec, cue: Cue) -> bool:
+    return not request_expired(entry, step, cue)
 
 
 def approval_expired(entry: Entry, step: StepSpec, cue: Cue) -> bool:
@@ -208,7 +218,7 @@ def cannot_tell(entry: Entry, step: StepSpec, cue: Cue) -> Entry:
 
 
 def answered(entry: Entry, step: StepSpec, cue: Cue) -> Entry:
-    return entry if cue.answer is None else replace(entry, answers=(*entry.answers, cue.answer))
+    return entry if cue.answer is None else entry.with_answer(cue.answer)
 
 
 def approved(entry: Entry, step: StepSpec, cue: Cue) -> Entry:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from stepfence.core.model import Entry, Run, StepSpec
 from stepfence.core.words import HALTING_ACTIONS, Action, At, Recovery, Settings, State
 
 __all__ = [
+    "MAX_UNRESOLVED",
     "approval_covers",
     "approval_due",
     "counts",
@@ -15,10 +17,14 @@ __all__ = [
     "gives_up_at",
     "machine_may_settle",
     "may_begin_again_at",
+    "may_land_until",
     "must_be_settled",
     "needs_person",
     "resend_allowed",
 ]
+
+# Beginnings of one step that nobody could resolve: after so many, more of the same tells nothing new, and a person is asked.
+MAX_UNRESOLVED = 16
 
 
 def did_not_happen_counts_from(entry: Entry, step: StepSpec, settings: Settings) -> datetime | None:
@@ -39,6 +45,19 @@ def counts(entry: Entry, step: StepSpec, asked_at: datetime, settings: Settings)
     """Whether a "did not happen" that was asked at `asked_at` counts (R1)."""
     moment = did_not_happen_counts_from(entry, step, settings)
     return moment is None or asked_at >= moment
+
+
+def may_land_until(entry: Entry, step: StepSpec, settings: Settings, *, besides: int | None = None) -> datetime | None:
+    """Return until when an attempt `besides` that one (or any of several) may still overwrite what a later step sets (V16).
+
+    None when no success can come too early: other types count their effects, and a provider that honours keys drops the second request.
+    """
+    if step.action is not Action.UPSERT or step.recovery is Recovery.RESEND_WITH_KEY:
+        return None
+    others = tuple(attempt for attempt in entry.unresolved if attempt.number != besides)
+    if besides is None and len(others) < 2:
+        return None
+    return did_not_happen_counts_from(replace(entry, open=others), step, settings)
 
 
 def approval_due(entry: Entry, step: StepSpec, now: datetime) -> bool:
@@ -71,6 +90,8 @@ def may_begin_again_at(entry: Entry, step: StepSpec, at: At) -> datetime | None:
     """
     if entry.final or entry.failures >= step.attempts or not approval_covers(entry, step, at.now):
         return None
+    if step.action is not Action.READ and len(entry.unresolved) >= MAX_UNRESOLVED:
+        return None
     soonest = entry.retry_at or at.now
     if resend_allowed(entry, step, at):
         return soonest
@@ -101,7 +122,7 @@ def machine_may_settle(run: Run, entry: Entry, step: StepSpec, at: At) -> bool:
 
 
 def must_be_settled(step: StepSpec) -> bool:
-    """Whether no terminal phase may leave this step Unknown (R12). What a policy or plan made `Rerun` is as harmless as it says."""
+    """Whether no terminal phase may leave this step Unknown (R12): by type alone, whatever its recovery."""
     return step.action in HALTING_ACTIONS
 
 

@@ -10,13 +10,14 @@ from stepfence.core.fencing import require_token
 from stepfence.core.ledger import entry_of, planned, put, until
 from stepfence.core.lifecycle import end_if_settled
 from stepfence.core.model import Body, Entry, Run
-from stepfence.core.recovery import did_not_happen_counts_from, machine_may_settle
+from stepfence.core.recovery import did_not_happen_counts_from, machine_may_settle, may_land_until
 from stepfence.core.steps import Cue, Event, advance
 from stepfence.core.words import At, State, Verdict
 
 __all__ = ["Report", "complete", "fail", "lose", "probe", "probe_leave"]
 
-
+# A provider may ask for a pause; none is waited for longer than a day.
+_LONGEST_PAUSE = 86400.0
 _PROBED = {Verdict.HAPPENED: Event.PROBE_HAPPENED, Verdict.DID_NOT_HAPPEN: Event.PROBE_DID_NOT}
 
 
@@ -43,6 +44,11 @@ def complete(run: Run, report: Report, result: Body | None, at: At) -> tuple[Run
     recorded = entry.recorded(report.attempt)
     if recorded is not None and recorded.pod_uid != report.pod_uid:
         require_token(run, report.token, report.pod_uid)
+    if recorded is not None and entry.state is State.UNKNOWN:
+        wait = until(may_land_until(entry, step, at.settings, besides=report.attempt), at)
+        if wait > 0:
+            detail = f"another attempt of step {step.id!r} may still land and undo what a later step sets: say it again, or let it be rerun"
+            raise Refused(Code.BUSY, detail, retry_after=wait)
     after = advance(entry, step, Event.COMPLETE, Cue(at=at, attempt=report.attempt, result=result))
     return end_if_settled(_progress(put(run, step.id, after)), at), after
 
@@ -59,7 +65,7 @@ def fail(run: Run, report: Report, reason: str, message: str, *, final: bool, re
     if recorded is not None and recorded.failed and entry.state is not State.IN_FLIGHT:
         return run, entry
     require_token(run, report.token, report.pod_uid)
-    pause = max(retry_after or 0.0, min(step.backoff * 2.0**entry.failures, 3600.0))
+    pause = min(max(retry_after or 0.0, min(step.backoff * 2.0 ** min(entry.failures, 12), 3600.0)), _LONGEST_PAUSE)
     spent = final or entry.failures + 1 >= step.attempts
     retry_at = None if spent else at.now + timedelta(seconds=pause)
     cue = Cue(at=at, attempt=report.attempt, reason=reason, message=message, final=final, retry_at=retry_at)
@@ -98,7 +104,9 @@ def probe(
     """Record a probe's answer: happened, did not happen, or (None) cannot tell. A "no" asked before R1 held is refused, not kept (R2)."""
     step = planned(run, report.step)
     entry = entry_of(run, step)
-    if entry.state is State.DONE:
+    recorded = entry.recorded(report.attempt)
+    again = verdict is Verdict.DID_NOT_HAPPEN and entry.state is State.FAILED and recorded is not None and recorded.failed
+    if entry.state is State.DONE or again:
         return run, entry
     require_token(run, report.token, report.pod_uid)
     event = Event.PROBE_CANNOT_TELL if verdict is None else _PROBED[verdict]

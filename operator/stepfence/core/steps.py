@@ -1,4 +1,4 @@
-"""THE transition table of a step (DESIGN section 4). Docs and tests are generated from it; nothing else changes a state."""
+"""THE transition table of a step. Docs and tests are generated from it; nothing else changes a state."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TABLE: tuple[Row, ...] = (
         moves.start,
         "Read; Upsert after R1; ResendWithKey inside the key's life (R10)",
     ),
-    Row(S.AWAITING_APPROVAL, E.APPROVE, None, S.APPROVED, moves.approved, "a person's answer, used once (I10)"),
+    Row(S.AWAITING_APPROVAL, E.APPROVE, moves.request_open, S.APPROVED, moves.approved, "a person's answer, used once (I10)"),
     Row(S.AWAITING_APPROVAL, E.DENY, None, S.DENIED, moves.denied, "settled: the agent may go on by another step"),
     Row(
         S.AWAITING_APPROVAL,
@@ -84,7 +84,7 @@ TABLE: tuple[Row, ...] = (
         moves.lost,
         "new claim, release, deadline plus margin, lost holder, or the worker's word",
     ),
-    Row(S.UNKNOWN, E.COMPLETE, moves.is_recorded, S.DONE, moves.succeed, "positive evidence is always welcome (R13)"),
+    Row(S.UNKNOWN, E.COMPLETE, moves.is_recorded_alone, S.DONE, moves.succeed, "positive evidence is always welcome (R13)"),
     Row(S.FAILED, E.COMPLETE, moves.is_last_attempt, S.DONE, moves.succeed, "positive evidence, if no later attempt began (R13)"),
     Row(
         S.PLANNED,
@@ -114,7 +114,7 @@ TABLE: tuple[Row, ...] = (
         moves.cannot_tell,
         "back-off until it gives up; then a person is asked",
     ),
-    Row(S.UNKNOWN, E.HAPPENED, None, S.DONE, moves.succeed, "a person says so, with the result"),
+    Row(S.UNKNOWN, E.HAPPENED, moves.none_may_land, S.DONE, moves.succeed, "a person says so, with the result"),
     Row(S.UNKNOWN, E.DID_NOT_HAPPEN, moves.counts_or_forced, S.FAILED, moves.did_not, "from when it counts (R1), or by force"),
     Row(S.UNKNOWN, E.ABANDON, None, S.UNKNOWN, moves.abandoned, "marked; the run is Failed when no other step is open (R12)"),
 )
