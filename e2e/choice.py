@@ -78,8 +78,10 @@ def choose(environ: Mapping[str, str], docker: Callable[[], bool] = docker_answe
 
 
 @contextmanager
-def acquire(name: str, environ: Mapping[str, str] = os.environ) -> Iterator[Target]:
-    """Give the cluster that applies. One of our own making is called `name` and is gone afterwards; a named one is left as it is.
+def acquire(name: str, environ: Mapping[str, str] = os.environ, *, keep: bool = False) -> Iterator[Target]:
+    """Give the cluster that applies. One of our own making is called `name` and is gone afterwards, unless it is to be kept.
+
+    A named one is left as it is.
 
     Raises:
         ClusterError: it cannot be had; the message says why.
@@ -88,11 +90,24 @@ def acquire(name: str, environ: Mapping[str, str] = os.environ) -> Iterator[Targ
     if source is Source.NAMED:
         yield _named(Path(environ[NAMED_BY]).absolute(), environ)
     elif source is Source.KIND:
-        with _kind(name) as target:
+        with _kind(name, keep=keep) as target:
             yield target
     else:
-        with Cluster(name, nodes=2) as cluster:
-            yield _local(cluster, Source.LOCAL)
+        with _own(name, keep=keep) as target:
+            yield target
+
+
+@contextmanager
+def _own(name: str, *, keep: bool) -> Iterator[Target]:
+    cluster = Cluster(name, nodes=2)
+    cluster.up()
+    try:
+        yield _local(cluster, Source.LOCAL)
+    finally:
+        if keep:
+            cluster.release()
+        else:
+            cluster.down()
 
 
 def _local(cluster: Cluster, source: Source) -> Target:
@@ -113,7 +128,7 @@ def _named(kubeconfig: Path, environ: Mapping[str, str]) -> Target:
 
 
 @contextmanager
-def _kind(name: str) -> Iterator[Target]:
+def _kind(name: str, *, keep: bool) -> Iterator[Target]:
     folder = build.cache_root() / "kind"
     folder.mkdir(parents=True, exist_ok=True)
     cluster = _kind_cluster(name, folder)
@@ -124,8 +139,9 @@ def _kind(name: str) -> Iterator[Target]:
             cluster.create(config)
         yield _kind_target(cluster, name)
     finally:
-        cluster.delete()
         config.unlink()
+        if not keep:
+            cluster.delete()
 
 
 def _kind_cluster(name: str, folder: Path) -> Any:

@@ -135,6 +135,15 @@ def test_kind_is_deleted_when_the_use_of_it_fails(path: Path, tmp_path: Path) ->
     assert calls(tmp_path, "kind")[-1].startswith("delete cluster --name=mine")
 
 
+def test_kind_is_left_running_when_it_is_to_be_kept(path: Path, tmp_path: Path) -> None:
+    fake_docker(path, runs=True)
+    fake(path, "kind", FAKE_KIND)
+    fake(path, "kubectl", "#!/bin/sh\n")
+    with acquire("mine", {}, keep=True):
+        pass
+    assert not any(call.startswith("delete") for call in calls(tmp_path, "kind"))
+
+
 def test_kind_leaves_nothing_in_the_folder_where_the_tests_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_docker(path, runs=True)
     fake(path, "kind", FAKE_KIND)

@@ -1,0 +1,54 @@
+"""Killing what Kubernetes would rather end gently, and the verbs that only a cluster of our own has."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from e2e.choice import Target
+from e2e.cluster import Cluster
+from e2e.pods.world import World
+
+
+def require_faults(world: World) -> Cluster:
+    """The cluster's fault verbs; a test that needs them is skipped, with the reason, on a cluster that has none."""
+    if world.target.faults is None:
+        pytest.skip(f"a {world.target.source} cluster has no verbs to freeze its API server or to cut off a node")
+    return world.target.faults
+
+
+def sigkill(world: World, namespace: str, pod: str) -> None:
+    """SIGKILL to every process of a pod's containers, as the kernel's memory killer would; the kubelet starts them anew.
+
+    Where the pods' processes cannot be seen from here, the pod is deleted without grace, which comes closest.
+    """
+    found = world.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
+    assert found is not None, f"there is no pod {pod}"
+    pids = _processes(world.target, str(found["metadata"]["uid"]))
+    if not pids:
+        world.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod}", grace=0)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _processes(target: Target, uid: str) -> list[int]:
+    """This machine's ids of the processes in a pod, but for its sandbox's `pause`."""
+    if target.faults is None:
+        return []
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and uid in (folder / "cgroup").read_text():
+                command = (folder / "cmdline").read_bytes()
+                if command and b"pause" not in command.split(b"\0")[0]:
+                    found.append(int(folder.name))
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
+def let_pass(seconds: float) -> None:
+    """Let time pass, where the passing of time is the fault itself."""
+    threading.Event().wait(seconds)
