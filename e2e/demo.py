@@ -1,7 +1,7 @@
 """The main job, shown on a real cluster: an agent's pod is killed between a payment and the record of it, and nothing is paid twice.
 
 `python -m e2e.demo` uses the cluster that `STEPFENCE_KUBECONFIG` names, else kind when Docker runs, else a cluster of its own without
-Docker. It says what it installs and removes all that it made, unless `--keep` is given. Each command that it prints is the one that it runs.
+Docker. It says what it installs and removes all that it made, unless `--keep` is given. Each command that it prints is run as printed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _WAIT_SECONDS = 120.0
 _SOURCES = {
     Source.NAMED: f"the cluster that {NAMED_BY} names",
     Source.KIND: "a kind cluster, made for this and deleted afterwards",
-    Source.LOCAL: "a cluster of two nodes on this machine, made for this without Docker and removed afterwards (building it takes minutes once)",
+    Source.LOCAL: "a cluster of two nodes without Docker, made for this and removed afterwards (its programs are built once: minutes)",
 }
 
 
@@ -125,9 +125,8 @@ class Demo:
         say(f"The provider's own log: {len(refunds)} refund{'' if len(refunds) == 1 else 's'}")
         self._print_log()
         well = len(refunds) == 1 and self.run()["status"]["outcome"] == "Succeeded"
-        say(
-            f"{'Done' if well else 'FAILED: this is not what should have happened'}, {time.monotonic() - self.started:.0f} s after the start"
-        )
+        seconds = time.monotonic() - self.started
+        say(f"Done in {seconds:.0f} s" if well else "FAILED: this is not what should have happened")
         return well
 
     def _print_log(self) -> None:
