@@ -61,10 +61,11 @@ async def main() -> None:
 
         order = await run.step("lookup-order", Action.READ, {"order": run.input["order"]}, look_up, result=Order)
         wanted = {"order": order.id, "amount": order.amount, "currency": order.currency}
-        refund = await run.step("refund", Action.PAYMENT, wanted, post, result=Refund)
-        message = {"to": order.customer, "text": f"We paid back order {order.id}: {refund.id}."}
-        await run.step("notify", Action.CREATE, message, post)
-        await run.finish({"refund": refund.id})
+        # A person who answers that it happened need not say with what result.
+        refund: Refund | None = await run.step("refund", Action.PAYMENT, wanted, post, result=Refund | None)
+        number = refund.id if refund else "see your statement"
+        await run.step("notify", Action.CREATE, {"to": order.customer, "text": f"We paid back order {order.id}: {number}."}, post)
+        await run.finish({"refund": refund.id if refund else None})
 
 
 if __name__ == "__main__":
