@@ -11,10 +11,9 @@ import structlog
 import uvicorn
 from kubernetes.aio.config import ConfigException
 
-from stepfence.app import Applier, WorkerCalls
+from stepfence.app import Applier, WorkerCalls, logs
 from stepfence.app.budget import BudgetedRecordStore, ByteBudget
 from stepfence.app.system import SystemClock, SystemIds
-from stepfence.gateway import logs
 from stepfence.gateway.app import GatewayApp, create_app
 from stepfence.gateway.edge import Limits
 from stepfence.gateway.health import Readiness, create_health_app
@@ -59,6 +58,9 @@ async def _main(settings: GatewaySettings) -> int:
         return 2
     try:
         await run(settings, client, asyncio.Event())
+    except OSError as error:
+        log.error("gateway.port_taken", error=str(error))  # noqa: TRY400  (the text says it all)
+        return 1
     finally:
         await client.close()
     return 0

@@ -68,7 +68,8 @@ async def begin(request: Request, who: Who, step: Step, body: wire.BeginBody) ->
 @router.post("/steps/{step}/complete", operation_id="completeStep")
 async def complete(request: Request, who: Who, step: Step, body: wire.CompleteBody) -> wire.Reported:
     """Report that the attempt succeeded. Heard under an old token too."""
-    done = await deps_of(request).calls.complete(_call(who, body, step), step, body.attempt, body.result)
+    omitted = None if body.result_digest is None else (body.result_digest, body.result_bytes or 0)
+    done = await deps_of(request).calls.complete(_call(who, body, step), step, body.attempt, body.result, omitted=omitted)
     return answers.reported(done)
 
 

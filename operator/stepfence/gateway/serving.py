@@ -47,7 +47,7 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set or SIGTERM comes; then finish what is in flight, for at most `drain_seconds`.
 
-    Raises `RuntimeError` when a server ends by itself.
+    Raises `OSError` when a port is taken, `RuntimeError` when a server ends by itself.
     """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,8 +68,9 @@ async def serve(
 @contextlib.asynccontextmanager
 async def _running(config: uvicorn.Config, stop: asyncio.Event) -> AsyncIterator[None]:
     """Run a server around a block; on leaving, it finishes what is in flight. A server that ends by itself sets `stop`."""
+    listener = _listen(config.host, config.port, config.backlog)
     server = _Server(config)
-    task = asyncio.create_task(server.serve(), name=f"server on port {config.port}")
+    task = asyncio.create_task(server.serve([listener]), name=f"server on port {config.port}")
     task.add_done_callback(lambda _: stop.set())
     try:
         await _before(stop, server.up.wait())
@@ -77,9 +78,19 @@ async def _running(config: uvicorn.Config, stop: asyncio.Event) -> AsyncIterator
     finally:
         ended = task.done()
         server.should_exit = True
-        await task
+        try:
+            await task
+        finally:
+            listener.close()
     if ended:
         raise RuntimeError(f"the server on port {config.port} ended by itself")
+
+
+def _listen(bind: str, port: int, backlog: int) -> socket.socket:
+    # Opened here, because a server that cannot open its port ends the process from within a task.
+    if not bind and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+    return socket.create_server((bind, port), family=socket.AF_INET6 if ":" in bind else socket.AF_INET, backlog=backlog)
 
 
 async def _before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

@@ -23,8 +23,8 @@ class BadSetting(Exception):
 class GatewaySettings:
     """How a gateway runs. Times in seconds, sizes in bytes."""
 
-    bind: str = "0.0.0.0"  # noqa: S104  (a server in a pod; NetworkPolicy and tokens guard it)
-    """Address of both ports."""
+    bind: str = ""
+    """Address of both ports; empty: every address, of both IP families where there are two."""
     https_port: int = 8443
     """The worker API."""
     health_port: int = 8080

@@ -139,10 +139,18 @@ class BeginBody(Body):
 
 
 class CompleteBody(Body):
-    """The attempt succeeded."""
+    """The attempt succeeded. A result too large for a request is null here and known by its digest and size."""
 
     attempt: Attempt
     result: JsonValue
+    result_digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    result_bytes: Number | None = None
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> Self:
+        if (self.result_digest is None) != (self.result_bytes is None) or (self.result_digest is not None and self.result is not None):
+            raise ValueError("resultDigest and resultBytes go together, and with a result that is null")
+        return self
 
 
 class LoseBody(Body):

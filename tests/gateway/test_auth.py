@@ -1,0 +1,89 @@
+"""Who may call: the pod that is a worker of the run, known before anything of its body is read."""
+
+from typing import Self
+
+import httpx
+import pytest
+
+from tests.gateway.support import code, gateway
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer  ", "Basic YTpi", "Bearer unknown"])
+async def test_a_call_without_a_good_token_is_a_401(header: str | None) -> None:
+    async with gateway() as world:
+        run = await world.run()
+        path = f"/v1/namespaces/{run.key.namespace}/agentruns/{run.key.name}/claim"
+        headers = {} if header is None else {"Authorization": header}
+        refused = await world.client.post(path, json={"requestID": "a"}, headers=headers)
+        assert (refused.status_code, code(refused)) == (401, "unauthenticated")
+        assert refused.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_a_foreign_run_and_one_that_is_not_there_are_told_alike() -> None:
+    async with gateway() as world:
+        pod = await world.claimed()
+        await world.run("other")
+        answers = []
+        for namespace, name in [("support", "other"), ("support", "nowhere"), ("elsewhere", "refund")]:
+            path = f"/v1/namespaces/{namespace}/agentruns/{name}/claim"
+            answer = await world.client.post(path, json={"requestID": "a"}, headers={"Authorization": f"Bearer {pod.bearer}"})
+            assert (answer.status_code, code(answer)) == (403, "forbidden")
+            answers.append({key: value for key, value in answer.json().items() if key != "instance"})
+        assert answers[0] == answers[1] == answers[2]
+        assert "token" not in answers[0]
+        assert "phase" not in answers[0]
+
+
+async def test_a_pod_that_is_no_worker_is_a_403() -> None:
+    async with gateway() as world:
+        pod = await world.claimed()
+        stranger = world.cluster.gate.pods[pod.bearer]
+        stranger.key = type(stranger.key)("support", "other")
+        assert code(await pod.post("/renew")) == "forbidden"
+
+
+async def test_a_caller_is_known_before_its_body_is_read() -> None:
+    class Never:
+        def __aiter__(self) -> Self:
+            return self
+
+        async def __anext__(self) -> bytes:
+            raise AssertionError("the body was read")
+
+    async with gateway() as world:
+        run = await world.run()
+        path = f"/v1/namespaces/support/agentruns/{run.key.name}/steps/lookup/begin"
+        headers = {"Authorization": "Bearer unknown", "Content-Type": "application/json"}
+        refused = await world.client.post(path, content=Never(), headers=headers)
+        assert code(refused) == "unauthenticated"
+
+
+async def test_a_pod_of_an_earlier_worker_may_not_claim() -> None:
+    async with gateway() as world:
+        first = await world.claimed()
+        await first.post("/release", reason="Drained")
+        world.cluster.gate.pods[first.bearer].terminated = True
+        second = await world.pod(first.run)
+        assert code(await first.post("/claim")) == "forbidden"
+        assert (await second.claim())["token"] == 2
+
+
+async def test_a_claim_waits_until_the_holder_is_over() -> None:
+    async with gateway() as world:
+        first = await world.claimed()
+        twin = world.cluster.gate.pods[first.bearer]
+        # Another pod in the same Job, as a queueing tool makes one when it suspends and resumes it.
+        other = type(twin)("other-pod", "other-uid", twin.job, twin.key, twin.run_uid, twin.created_at)
+        world.cluster.gate.pods["other-uid"] = other
+        pod = type(first)(world.client, first.run, "other-uid")
+        refused = await pod.post("/claim")
+        assert (refused.status_code, code(refused), refused.json()["retryAfterSeconds"]) == (409, "holder-alive", 5)
+        twin.terminated = True
+        assert (await pod.claim())["token"] == 2
+
+
+async def test_the_openapi_document_needs_no_token() -> None:
+    async with gateway() as world:
+        answer = await world.client.get("/openapi.json")
+        assert answer.status_code == httpx.codes.OK
+        assert answer.json()["info"]["title"] == "Stepfence worker API"
