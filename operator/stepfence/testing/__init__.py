@@ -9,6 +9,6 @@ async def test_refund():
 """
 
 from stepfence.testing.clock import FakeClock, FakeIds
-from stepfence.testing.cluster import MemoryCluster, MemoryRun, MemoryWorker, SystemClock, SystemIds
+from stepfence.testing.cluster import MemoryCluster, MemoryRun, MemoryWorker
 
-__all__ = ["FakeClock", "FakeIds", "MemoryCluster", "MemoryRun", "MemoryWorker", "SystemClock", "SystemIds"]
+__all__ = ["FakeClock", "FakeIds", "MemoryCluster", "MemoryRun", "MemoryWorker"]

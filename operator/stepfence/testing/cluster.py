@@ -6,7 +6,6 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from stepfence.app import Applier, Bodies, WorkerCalls
+from stepfence.app.system import SystemClock, SystemIds
 from stepfence.core.canonical import Json, parse
 from stepfence.core.decide import Decided, decide
 from stepfence.core.model import Body, Run
@@ -26,32 +26,9 @@ from stepfence.sdk import Settings as WorkerSettings
 from stepfence.stores import MemoryRecordStore, MemoryRunStore
 from stepfence.testing.pods import MemoryGate, Pod
 
-__all__ = ["MemoryCluster", "MemoryRun", "MemoryWorker", "SystemClock", "SystemIds"]
+__all__ = ["MemoryCluster", "MemoryRun", "MemoryWorker"]
 
 _PASSES = 20
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def now(self) -> datetime:
-        """Return UTC."""
-        moment = datetime.now(UTC)
-        return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
-
-    def monotonic(self) -> float:
-        """Return seconds that never run backwards."""
-        import time
-
-        return time.monotonic()
-
-
-class SystemIds:
-    """Random bits of the machine."""
-
-    def nonce(self) -> str:
-        """Return 128 random bits."""
-        return uuid.uuid4().hex
 
 
 class MemoryCluster:
