@@ -50,6 +50,8 @@ def _end(run: Run, worker: Worker, world: World, at: At) -> tuple[str, str] | No
     job = world.job(worker.job)
     if job is not None and job.foreign:
         return "NameTaken", f"the name {job.name} is taken by an object that is not ours"
+    if world.not_creatable and job is not None and job.gone and not job.seen:
+        return "JobInvalid", (world.not_created or "")[:1024]
     if job is not None and job.suspended and not job.done:
         return None  # a queueing tool has it: another pod comes in the same Job
     if worker.exit_reason in {*_RELEASED, Release.ERROR.value} and worker.pod_uid is not None:

@@ -72,7 +72,8 @@ class PodFact:
 class World:
     """All that is known beside the run itself.
 
-    `refused`: message of the FailedCreate event of a Job without a pod. `not_created`: why the API server refused the Job itself.
+    `refused`: message of the FailedCreate event of a Job without a pod. `not_created`: why the API server refused the Job itself;
+    `not_creatable`: it would refuse the same again.
     `lease_renewed_at`: last renewal of the worker's own Lease. `identity`: uid that owns the spent identity; None while not asked.
     `mark`: uid in the run's identity annotation. `bodies`: the stored result of each decision that brings one.
     """
@@ -81,6 +82,7 @@ class World:
     pods: tuple[PodFact, ...] = ()
     refused: str | None = None
     not_created: str | None = None
+    not_creatable: bool = False
     lease_renewed_at: datetime | None = None
     identity: str | None = None
     mark: str | None = None
