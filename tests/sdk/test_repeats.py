@@ -148,6 +148,24 @@ async def test_a_claim_waits_for_the_older_pod(tmp_path: Path) -> None:
     assert len(set(ids(gateway, "claim"))) == 1
 
 
+@pytest.mark.parametrize(("code", "status", "exit_code"), [("forbidden", 403, 75), ("not-found", 404, 76)])
+@virtual_time
+async def test_a_claim_by_a_pod_that_is_no_longer_the_worker_is_given_a_moment_and_then_ends_it(
+    code: str, status: int, exit_code: int, tmp_path: Path
+) -> None:
+    gateway = ScriptedGateway(PLAN)
+    gateway.on("claim", *[Problem(code, status)] * 3)
+    async with connection(gateway, tmp_path) as run:
+        await run.finish()
+    gateway = ScriptedGateway(PLAN)
+    gateway.on("claim", *[Problem(code, status)] * 1000)
+    with pytest.raises(SystemExit) as left:
+        async with connection(gateway, tmp_path, exit_on_stop=True):
+            raise AssertionError("must not run")
+    assert left.value.code == exit_code
+    assert "release" not in gateway.routes()
+
+
 @virtual_time
 async def test_a_claim_that_is_never_given_ends_the_worker(tmp_path: Path) -> None:
     gateway = ScriptedGateway(PLAN)

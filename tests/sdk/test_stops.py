@@ -316,6 +316,23 @@ async def test_a_cancellation_from_outside_that_meets_no_stop_goes_on(tmp_path: 
 
 
 @virtual_time
+async def test_leaving_the_block_does_not_wait_for_a_step_that_waits(tmp_path: Path) -> None:
+    gateway = ScriptedGateway(PLAN)
+    gateway.on("steps/refund/begin", *[{"outcome": "Wait", "retryAfterSeconds": 3000, "reason": "BackOff"}] * 3)
+    loop = asyncio.get_running_loop()
+    with pytest.raises(ZeroDivisionError):
+        async with connection(gateway, tmp_path) as run:
+            task = asyncio.create_task(run.step("refund", Action.PAYMENT, {}, nothing))
+            await gateway.called("steps/refund/begin")
+            before = loop.time()
+            raise ZeroDivisionError
+    assert loop.time() - before < 1
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gateway.routes() == ["claim", "steps/refund/begin", "release"]
+
+
+@virtual_time
 async def test_a_release_that_nobody_hears_does_not_hold_the_worker(tmp_path: Path) -> None:
     gateway = ScriptedGateway(PLAN)
     gateway.on("release", *[Problem("store-unavailable", 503)] * 50)

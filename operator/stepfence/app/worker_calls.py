@@ -146,9 +146,12 @@ class WorkerCalls:
             reason=entry.reason,
         )
 
-    async def complete(self, call: Call, step: str, attempt: int, result: Json) -> StepView:
-        """Record the truth that an attempt succeeded, also under an old token (R13); the result is stored before the ledger says so."""
-        whole = self._bodies.measure(result, field="result")
+    async def complete(self, call: Call, step: str, attempt: int, result: Json, *, omitted: tuple[str, int] | None = None) -> StepView:
+        """Record the truth that an attempt succeeded, also under an old token (R13); the result is stored before the ledger says so.
+
+        `omitted`: digest and size (bytes) of a result that was too large to send.
+        """
+        whole = self._bodies.measure(result, field="result") if omitted is None else Body(*omitted)
         body = whole
         if whole.size > self._settings.inline_bytes:
             body = await self._bodies.result((await self._applier.read(call.key)).run, whole)

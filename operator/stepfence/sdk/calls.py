@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from stepfence.core.errors import Code
 from stepfence.sdk import wire
-from stepfence.sdk.errors import CallRefused, Fenced, Stop, Unreachable
+from stepfence.sdk.errors import CallRefused, Cancelled, Fenced, Stop, Unreachable
 from stepfence.sdk.latch import Latch, stop_from_problem
 from stepfence.sdk.settings import Options
 from stepfence.sdk.transport import Problem, Unavailable
@@ -27,6 +27,7 @@ __all__ = ["Calls", "Sender", "new_request_id", "now"]
 log = structlog.get_logger(__name__)
 
 _TOKEN_ROTATION_SECONDS = 30.0
+_NEWS_SECONDS = 15.0
 _LAST_WORDS = frozenset({"/release", "/drain"})
 
 
@@ -57,24 +58,40 @@ class Calls:
         self.last_write = now()
 
     async def claim(self) -> wire.Claim:
-        """Take the run; wait while an older pod still lives. Raises a `Stop`, `CallRefused`, or `Unreachable`."""
-        until = now() + self._options.claim_patience
+        """Take the run; wait while an older pod still lives. Raises a `Stop` or `CallRefused`."""
+        start = now()
         body: dict[str, JsonValue] = {"requestID": new_request_id(), "lease": False}
         delays = self.delays()
         while True:
             try:
                 self._latch.check()
-                answer = wire.read(wire.Claim, await self._insist("/claim", body, until=until))
+                reply = await self._insist("/claim", body, until=start + self._options.claim_patience)
+            except Problem as problem:
+                pause = max(next(delays), problem.body.retry_after_seconds or 0.0)
+                if now() + pause >= start + self._patience_with(problem.body.code):
+                    raise self._unclaimed(problem) from problem
+                log.info("stepfence.claim.waiting", seconds=round(pause, 2), cause=str(problem))
+                await asyncio.sleep(pause)
+            else:
+                answer = wire.read(wire.Claim, reply)
                 self.token = answer.token
                 return answer
-            except Problem as problem:
-                if problem.body.code not in (Code.HOLDER_ALIVE, Code.BUSY):
-                    raise self._refusal(problem) from problem
-                pause = max(next(delays), problem.body.retry_after_seconds or 0.0)
-                if now() + pause >= until:
-                    raise Unreachable(f"the run was not given to this pod: {problem}") from problem
-            log.info("stepfence.claim.waiting", seconds=pause)
-            await asyncio.sleep(pause)
+
+    def _patience_with(self, code: str) -> float:
+        if code in (Code.HOLDER_ALIVE, Code.BUSY):
+            return self._options.claim_patience
+        # A gateway may know of this pod, or of its run's new worker number, a moment late.
+        return _NEWS_SECONDS if code in (Code.FORBIDDEN, Code.NOT_FOUND) else 0.0
+
+    def _unclaimed(self, problem: Problem) -> BaseException:
+        code = problem.body.code
+        if code in (Code.HOLDER_ALIVE, Code.BUSY):
+            return Unreachable(f"the run was not given to this pod: {problem}")
+        if code == Code.FORBIDDEN:
+            return Fenced(f"the run was not given to this pod: {problem.body.detail}")
+        if code == Code.NOT_FOUND:
+            return Cancelled(f"the run is not there: {problem.body.detail}")
+        return self._refusal(problem)
 
     async def begin_once(self, step: str, body: Mapping[str, JsonValue], limit: float) -> wire.BeginAnswer:
         """Ask once; raise `Unavailable`, a `Stop`, `CallRefused`. `Busy` is answered as a wait."""

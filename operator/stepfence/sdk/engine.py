@@ -71,14 +71,22 @@ class Engine:
         self._margin = margin
         self._die = die
         self.plan: wire.Plan | None = None
-        self.active: set[asyncio.Task[Ended]] = set()
+        self.active: dict[asyncio.Task[Ended], StepCall] = {}
 
     def launch(self, call: StepCall) -> asyncio.Task[Ended]:
         """Start the call as a task of its own, which no cancellation of the caller reaches."""
         task = asyncio.create_task(self._whole(call), name=f"stepfence:{call.id}")
-        self.active.add(task)
-        task.add_done_callback(self.active.discard)
+        self.active[task] = call
+        task.add_done_callback(self._ended)
         return task
+
+    def leave(self) -> None:
+        """Let no call begin anything more; what is in flight settles."""
+        for call in self.active.values():
+            call.abandon()
+
+    def _ended(self, task: asyncio.Task[Ended]) -> None:
+        del self.active[task]
 
     async def _whole(self, call: StepCall) -> Ended:
         try:
@@ -260,4 +268,4 @@ class Engine:
 
 
 def _without_result(attempt: int, text: str) -> dict[str, JsonValue]:
-    return {"attempt": attempt, "resultDigest": digest(text), "resultBytes": len(text.encode())}
+    return {"attempt": attempt, "result": None, "resultDigest": digest(text), "resultBytes": len(text.encode())}

@@ -123,6 +123,8 @@ class Session:
     async def close(self, error: BaseException | None) -> None:
         """Settle what is in flight, release the run with the reason that `error` gives, and let go of everything."""
         try:
+            if self._engine is not None:
+                self._engine.leave()
             await self.settle(self.options.drain_budget)
             await self.release(self.release_reason(error))
         finally:

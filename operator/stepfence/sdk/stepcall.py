@@ -102,4 +102,6 @@ async def settled(task: asyncio.Task[Ended], call: StepCall) -> Any:
         raise cancelled
     if isinstance(ended, Returned):
         return ended.value
+    if isinstance(ended.error, Abandoned):
+        raise asyncio.CancelledError("the run was left while this step waited")
     raise ended.error
