@@ -101,10 +101,10 @@ class MemoryRecordStore:
 
     async def get(self, run: Run, name: str) -> str:
         """See `RecordStore.get`."""
-        try:
-            return self._bodies[run.namespace, name]
-        except KeyError:
-            raise Refused(Code.NOT_FOUND, f"there is no record {name}") from None
+        text = self._bodies.get((run.namespace, name))
+        if text is None or not name.startswith(f"{run.uid}-"):
+            raise Refused(Code.NOT_FOUND, f"there is no record {name} of this run")
+        return text
 
     async def spend(self, run: Run) -> str:
         """See `RecordStore.spend`."""

@@ -1,0 +1,110 @@
+"""The memory stores keep the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from stepfence.core.errors import Unknown
+from stepfence.core.model import Run
+from stepfence.ports import RunKey, Stored, Write
+from stepfence.stores import MemoryRecordStore, MemoryRunStore
+from tests.stores.contract import LostReplyContract, RecordStoreContract, RunStoreContract, UnknownFieldsContract
+
+
+class Line:
+    """What is between a caller and a store."""
+
+    replies = calls = True
+
+    async def carry(self, work: Any) -> Any:
+        if not self.calls:
+            work.close()
+            raise Unknown("nothing arrived")
+        answer = await work
+        if not self.replies:
+            raise Unknown("the reply was lost")
+        return answer
+
+
+class RemoteRuns:
+    def __init__(self, store: MemoryRunStore, line: Line) -> None:
+        self._store, self._line = store, line
+
+    async def load(self, key: RunKey) -> Stored:
+        stored: Stored = await self._line.carry(self._store.load(key))
+        return stored
+
+    async def save(self, write: Write) -> Stored:
+        stored: Stored = await self._line.carry(self._store.save(write))
+        return stored
+
+
+class RemoteRecords:
+    def __init__(self, store: MemoryRecordStore, line: Line) -> None:
+        self._store, self._line = store, line
+
+    async def put(self, run: Run, kind: str, text: str, digest: str) -> str:
+        return str(await self._line.carry(self._store.put(run, kind, text, digest)))
+
+    async def get(self, run: Run, name: str) -> str:
+        return str(await self._line.carry(self._store.get(run, name)))
+
+    async def spend(self, run: Run) -> str:
+        return str(await self._line.carry(self._store.spend(run)))
+
+
+class MemoryBackend:
+    def __init__(self) -> None:
+        self._line = Line()
+        self._store = MemoryRunStore()
+        self.store = RemoteRuns(self._store, self._line)
+        self.records = RemoteRecords(MemoryRecordStore(), self._line)
+
+    async def create(self, name: str, **spec: Any) -> RunKey:
+        return self._store.create({"metadata": {"name": name, "namespace": "default"}, "spec": {"template": {}, **spec}}).key
+
+    async def patch_spec(self, key: RunKey, changes: Mapping[str, Any]) -> None:
+        self._store.patch_spec(key, changes)
+
+    async def patch_status(self, key: RunKey, changes: Mapping[str, Any]) -> None:
+        stored = await self._store.load(key)
+        await self._store.save(Write(stored, stored.run, {**stored.raw, **changes}))
+
+    async def delete(self, key: RunKey) -> None:
+        self._store.delete(key)
+
+    async def document(self, key: RunKey) -> dict[str, Any]:
+        return self._store.document(key)
+
+    def lose_replies(self) -> None:
+        self._line.replies = False
+
+    def lose_calls(self) -> None:
+        self._line.calls = False
+
+    def heal(self) -> None:
+        self._line.replies = self._line.calls = True
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return MemoryBackend()
+
+
+class TestRuns(RunStoreContract):
+    pass
+
+
+class TestLostReplies(LostReplyContract):
+    pass
+
+
+class TestUnknownFields(UnknownFieldsContract):
+    pass
+
+
+class TestRecords(RecordStoreContract):
+    pass
