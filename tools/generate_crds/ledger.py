@@ -7,7 +7,7 @@ _STATE = (
     "`Planned` (it went back), `AwaitingApproval`, `Approved`, `InFlight`, `Done`, `Failed`, `Unknown` (the record cannot tell "
     "whether it happened) or `Denied`."
 )
-_TOKEN = "Fencing token of the last write that moved this entry; never above the run's."  # noqa: S105 - no secret
+_TOKEN = "Fencing token of the last write that moved this entry; never above the run's."
 _PAYLOAD = "Canonical JSON of what is to be done, up to 1 KiB; dropped when the step is Done."
 _RESULT = "Canonical JSON of the result, up to 1 KiB."
 

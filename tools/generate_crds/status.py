@@ -6,7 +6,7 @@ from tools.generate_crds.ledger import answer, body, entry
 from tools.generate_crds.steps import recorded_step
 
 _PHASE = "For people; derived from all the rest and never read back by the operator."
-_TOKEN = "Number of the current claim. Only its holder may write; it never shrinks."  # noqa: S105 - no secret
+_TOKEN = "Number of the current claim. Only its holder may write; it never shrinks."
 _LEDGER = "The record of each step that was begun, by step id."
 _QUESTIONS = "What waits for a person, by key: `<step>.<id>`, or `run.<id>` for a hold. Answer it under the same key in `spec.decisions`."
 _SINCE = "When the clock last started to count; absent while the run waits for people, is held, or is finished."
