@@ -97,7 +97,7 @@ def test_the_end_of_a_worker_tells_why_and_when_the_next_starts() -> None:
     after = decide(run, crashed, at(8)).run
     ended = next(notice for notice in notices(run, at(1), after, at(8)) if notice.reason == "WorkerEnded")
     assert ended.type == "Warning"
-    assert ended.message.startswith("worker 1 ended: Crashed (exit code 1); 1 in a row brought nothing forward, the next starts at ")
+    assert ended.message.startswith("worker 1 ended: Crashed (exit code 1); 1 so far brought nothing forward, the next starts at ")
 
 
 def test_draining_suspension_trouble_and_the_end() -> None:

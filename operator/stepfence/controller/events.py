@@ -26,14 +26,14 @@ _REASON = 128
 _NAME_RUN = 200
 
 
-def event_object(run: Run, notice: Notice, now: datetime, instance: str) -> dict[str, Any]:
-    """Return the Event of a notice about that version of a run."""
-    told = "\n".join((run.uid, str(run.version), notice.reason, notice.message))
+def event_object(run: Run, notice: Notice, place: int, now: datetime, instance: str) -> dict[str, Any]:
+    """Return the Event of a notice in its place of the story about that version of a run. Names sort as the story goes."""
+    told = hashlib.sha256(f"{run.uid}\n{notice.reason}\n{notice.message}".encode()).hexdigest()[:10]
     note = notice.message if len(notice.message.encode()) <= _NOTE else notice.message.encode()[: _NOTE - 3].decode(errors="ignore") + "..."
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": f"{run.name[:_NAME_RUN]}.{hashlib.sha256(told.encode()).hexdigest()[:16]}", "namespace": run.namespace},
+        "metadata": {"name": f"{run.name[:_NAME_RUN]}.{run.version:06x}.{place:02x}.{told}", "namespace": run.namespace},
         "eventTime": now.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "type": notice.type,
         "reason": notice.reason[:_REASON],
@@ -59,9 +59,9 @@ class EventSink:
 
     async def tell(self, run: Run, story: Iterable[Notice], now: datetime) -> None:
         """Post the Events of a story about that version of a run, in order."""
-        for notice in story:
+        for place, notice in enumerate(story):
             try:
-                await self._cluster.post_event(event_object(run, notice, now, self._instance))
+                await self._cluster.post_event(event_object(run, notice, place, now, self._instance))
             except (Refused, Unknown) as error:
                 _LOG.warning("event not posted", namespace=run.namespace, run=run.name, reason=notice.reason, error=str(error))
                 return

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
 from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
@@ -30,13 +32,11 @@ _COORDINATION = "coordination.k8s.io/v1"
 _LOCAL = "%Y-%m-%d %H:%M:%S.%f"
 
 
-class _NoLease(Exception):
-    """In the shape that the election reads: `body` is JSON with a `code`."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.body = f'{{"code": {status}}}'
+def _no_lease(status: int, reason: str) -> ApiException:
+    """Return the error in the shape that the election reads: only a clean 404 lets it make the Lease."""
+    error = ApiException(status=status, reason=reason)
+    error.body = json.dumps({"code": status})
+    return error
 
 
 class LeaseLock(BaseLock):
@@ -54,9 +54,9 @@ class LeaseLock(BaseLock):
         try:
             reply = await self._client.get(kube_path(_COORDINATION, "leases", namespace, name))
         except Unknown as unknown:
-            return False, _NoLease(503, str(unknown))
+            return False, _no_lease(503, str(unknown))
         if not reply.ok:
-            return False, _NoLease(404 if reply.object_missing else reply.status or 500, reply.message)
+            return False, _no_lease(404 if reply.object_missing else reply.status or 500, reply.message)
         spec = reply.body.get("spec") or {}
         self._revision = reply.body["metadata"]["resourceVersion"]
         self._transitions = spec.get("leaseTransitions") or 0

@@ -5,6 +5,7 @@ No handler of ours is one for which kopf writes to objects (create, update, dele
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -39,6 +40,8 @@ class EndlessBackoffs:
 def kopf_settings(health: WatchHealth, exit_seconds: float = 10.0) -> kopf.OperatorSettings:
     """Return kopf's settings: no writes of its own, no peering, watches that notice when they are dead, retries without end."""
     settings = kopf.OperatorSettings()
+    # It tells of each event of each object.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
     settings.posting.enabled = False
     settings.peering.standalone = True
     settings.scanning.disabled = True

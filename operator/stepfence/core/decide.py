@@ -70,7 +70,8 @@ def decide(run: Run, world: World, at: At) -> Decided:
     after = note_exit_code(note_end(after, world, at), world)
     after = fail_at_limit(after, world, at)
     after, start = _next_worker(after, world, at)
-    after = replace(after, worker_problem=_problem(after, world, at))
+    if not run.terminal:
+        after = replace(after, worker_problem=_problem(after, world, at))
     return Decided(
         run=after,
         create=start.create,
@@ -197,7 +198,7 @@ def _problem(run: Run, world: World, at: At) -> tuple[str, str] | None:
     """Return why there is no working worker, as people should read it."""
     worker = run.worker
     if run.terminal:
-        return run.worker_problem
+        return None
     if run.holder is not None:
         if not lease_expired(run.holder, world.lease_renewed_at, at.now):
             return None

@@ -63,7 +63,7 @@ def _worker_end(before: Run, after: Run) -> Iterator[Notice]:
         return
     told = f"worker {worker.number} ended: {worker.exit_reason}" + (f" ({worker.message})" if worker.message else "")
     if worker.failures and worker.retry_at is not None and worker.exit_reason not in _GOOD_ENDS:
-        told += f"; {worker.failures} in a row brought nothing forward, the next starts at {worker.retry_at.isoformat(timespec='seconds')}"
+        told += f"; {worker.failures} so far brought nothing forward, the next starts at {worker.retry_at.isoformat(timespec='seconds')}"
     yield Notice(NORMAL if worker.exit_reason in _GOOD_ENDS else WARNING, "WorkerEnded", told)
 
 

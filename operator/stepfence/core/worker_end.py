@@ -145,5 +145,7 @@ def fail_at_limit(run: Run, world: World, at: At) -> Run:
     if lingers and worker.exit_reason == CRASHED:
         return run  # its exit code is about to be known
     last = f"{worker.exit_reason}: {worker.message}" if worker.message else worker.exit_reason
-    message = f"{worker.failures} workers in a row brought nothing forward (backoffLimit {run.spec.backoff_limit}); the last one: {last}"
+    count = f"{worker.failures} worker{'s in a row' if worker.failures > 1 else ''}"
+    message = f"{count} brought nothing forward (backoffLimit {run.spec.backoff_limit}); the last one: {last}"
+    run = replace(run, worker=replace(worker, retry_at=None))
     return end_if_settled(set_ending(run, Outcome.FAILED, "BackoffLimitExceeded", message[:1024], at), at)
