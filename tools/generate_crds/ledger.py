@@ -76,7 +76,7 @@ def _doubt() -> dict[str, Schema]:
         "approvedAt": fields.time("When it was approved."),
         "gaveUp": fields.flag("The probe gave up: a person is asked."),
         "abandoned": fields.flag("A person gave the step up; it stays Unknown."),
-        "open": fields.listing(unresolved, attempt(), 64),
+        "open": fields.listing(unresolved, attempt(), 256),
         "answers": fields.listing("People's answers, newest last.", answer(), 64),
     }
 
@@ -89,6 +89,7 @@ def entry() -> Schema:
         "payloadDigest": fields.digest("the payload"),
         "payload": fields.text(_PAYLOAD, fields.INLINE_LENGTH),
         "payloadRecord": fields.text("Name of the AgentRunRecord that holds a larger payload.", 253),
+        "payloadBytes": fields.integer("Size of the payload in bytes."),
     }
     needs = ["state", "key", "attempt", "token"]
     return fields.record("What is recorded of one step.", payload | _progress() | body("step") | _doubt(), required=needs)

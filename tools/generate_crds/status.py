@@ -27,7 +27,7 @@ def _summary() -> dict[str, Schema]:
         "runID": fields.text("The run's full identity: it never changes.", 253),
         "fencingToken": fields.integer(_TOKEN),
         "startedAt": fields.time("When the run was accepted."),
-        "activeSeconds": fields.integer("Active time used up before `activeSince`."),
+        "activeMilliseconds": fields.integer("Active time used up before `activeSince`."),
         "activeSince": fields.time(_SINCE),
     }
 
@@ -56,7 +56,6 @@ def _hold() -> dict[str, Schema]:
         "reason": fields.reason("Why, in a word."),
         "message": fields.message("Why, in a sentence."),
         "since": fields.time("Since when."),
-        "source": fields.choice("Who asked for it.", ["Worker", "Controller"]),
     }
     return {
         "hold": fields.record(_HOLD, hold, required=["question", "since"]),
@@ -81,6 +80,12 @@ def _worker() -> Schema:
     return fields.record("The current or last worker.", worker, required=["number"])
 
 
+def _worker_problem() -> Schema:
+    problem = {"reason": fields.reason("What, in a word."), "message": fields.message("What, in a sentence.")}
+    about = "Why the current worker does not come up or does not answer; absent when nothing is wrong."
+    return fields.record(about, problem, required=["reason"])
+
+
 def _holder() -> Schema:
     holder = {
         "pod": fields.text("Name of the pod.", 253),
@@ -100,7 +105,7 @@ def _plan() -> Schema:
         "digest": fields.digest("the plan"),
         "acceptedAt": fields.time("When it was recorded, before the first step."),
         "source": fields.choice("Who brought it.", fields.PLAN_SOURCES),
-        "initial": fields.integer("Steps that stood in it when it was accepted; later ones were appended.", 0, 256),
+        "initialSteps": fields.integer("Steps that stood in it when it was accepted; later ones were appended.", 0, 256),
         "steps": fields.listing("All steps. The list grows at its end only.", recorded_step(), fields.MAX_STEPS),
     }
     return fields.record("The plan that is in force.", plan, required=["steps"])
@@ -148,6 +153,7 @@ def status() -> Schema:
         **_end(),
         **_hold(),
         "worker": _worker(),
+        "workerProblem": _worker_problem(),
         "holder": _holder(),
         "plan": _plan(),
         "ledger": fields.mapping(_LEDGER, entry(), fields.MAX_STEPS, atomic=True),
