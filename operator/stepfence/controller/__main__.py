@@ -156,8 +156,8 @@ async def _lead_and_watch(settings: ControllerSettings, parts: _Parts) -> None:
         settings=kopf_settings(parts.health),
         clusterwide=True,
         standalone=True,
-        # Its default asks for the user's name, which an image need not know.
-        identity=settings.pod_name,  # type: ignore[arg-type]  (a NewType that kopf does not export)
+        # Its default asks for the user's name, which an image need not know. The type is one that kopf does not export.
+        identity=settings.pod_name,  # type: ignore[arg-type]
         stop_flag=ended,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
