@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.report import say
+from bench.report import install_crds, say
 from e2e.cluster import Cluster
 from stepfence.stores.kube_client import KubeClient, connect, kube_path
 
@@ -29,8 +29,7 @@ async def main() -> None:
     """Print memory and writes."""
     say(f"idle: {RUNS} runs that wait for people")
     with Cluster("bench-idle", nodes=0) as cluster:
-        cluster.kubectl("apply", "--server-side", "-k", "crds")
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        install_crds(cluster)
         cluster.kubectl("create", "namespace", "stepfence-system")
         os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
         client = await connect("stepfence-bench")

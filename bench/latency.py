@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from bench.report import p50, p95, say
+from bench.report import install_crds, p50, p95, say
 from e2e.cluster import Cluster
 from stepfence.core.lifecycle import accept
 from stepfence.core.model import Run, Worker
@@ -41,8 +41,7 @@ async def main() -> None:
     """Print the latency of a step and its ratio to two raw writes."""
     say(f"latency: {ROUNDS} runs of {STEPS} steps, and two raw status writes for each step of theirs")
     with Cluster("bench-latency", nodes=0) as cluster, tempfile.TemporaryDirectory() as folder:
-        cluster.kubectl("apply", "--server-side", "-k", "crds")
-        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        install_crds(cluster)
         os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["p50", "p95", "say"]
+from e2e.cluster import Cluster, eventually
+
+__all__ = ["install_crds", "p50", "p95", "say"]
 
 
 def p50(seconds: Sequence[float]) -> float:
@@ -21,3 +24,15 @@ def p95(seconds: Sequence[float]) -> float:
 def say(line: str) -> None:
     """Print at once, so that a long benchmark shows where it is."""
     print(line, flush=True)
+
+
+def install_crds(cluster: Cluster) -> None:
+    """Apply the CRDs and wait until they are served."""
+    cluster.kubectl("apply", "--server-side", "-k", "crds")
+    eventually("CRDs that are served", lambda: _served(cluster), seconds=60)
+
+
+def _served(cluster: Cluster) -> bool:
+    items = json.loads(cluster.kubectl("get", "crd", "-o", "json"))["items"]
+    held = [each for item in items for each in item["status"]["conditions"] or () if each["type"] == "Established"]
+    return [each["status"] for each in held] == ["True", "True"]
