@@ -32,8 +32,11 @@ LABEL org.opencontainers.image.title="stepfence" \
       org.opencontainers.image.description="Restart-safe AI-agent runs on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/stepfence /opt/stepfence
-# Nothing is written at run time: bytecode is compiled above, temporary files are not used.
+# Nothing is written at run time: pip compiled the bytecode, temporary files are not used. The user has a number alone, no line in
+# /etc/passwd: libraries that ask for its name and home find them here.
 ENV PATH=/opt/stepfence/venv/bin:/usr/local/bin:/usr/bin:/bin \
+    USER=stepfence \
+    HOME=/opt/stepfence \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 WORKDIR /opt/stepfence

@@ -16,7 +16,7 @@ CONTROLLER = {
     "cluster jobs.batch *": "get list watch create delete",
     "cluster pods *": "get list watch delete",
     "cluster events *": "list",
-    "cluster events.events.k8s.io *": "create patch",
+    "cluster events.events.k8s.io *": "create",
     "cluster leases.coordination.k8s.io *": "get",
     "stepfence-system leases.coordination.k8s.io *": "create",
     "stepfence-system leases.coordination.k8s.io stepfence-controller": "get update",
