@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -133,11 +134,12 @@ class Cluster:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as held:
             handle.seek(0)
-            raise ClusterError(f"cluster {self.name!r} is in use by process {handle.read() or '?'}") from held
+            holder = handle.read() or "?"
+            self._lock.close()
+            raise ClusterError(f"cluster {self.name!r} is in use by process {holder}") from held
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
-        self._lock.callback(path.unlink, missing_ok=True)
 
     def _remove_leftovers(self) -> None:
         folder = instance.clusters_root() / self.name
@@ -230,8 +232,9 @@ class Cluster:
 
     def load_image(self, archive: Path) -> None:
         """Import the images of a docker-archive into every node."""
-        for number in self._mine.numbers:
-            node.load_image(self._mine, number, archive)
+        mine = self._mine
+        with ThreadPoolExecutor(max_workers=max(mine.nodes, 1)) as pool:
+            list(pool.map(lambda number: node.load_image(mine, number, archive), mine.numbers))
 
     def exec_in_node(self, node_name: str, *argv: str, seconds: float = 60) -> str:
         """Run a command of the machine in a node's namespaces; its standard output."""
@@ -273,10 +276,16 @@ class Cluster:
         self._programs.process(program).end()
 
     def start(self, program: str) -> None:
-        """Start a program again that ended or was killed. Returns when the API server is ready, if it was part of it."""
+        """Start a program again that ended or was killed. Returns when it does its work, where that can be seen.
+
+        The API server's work needs etcd, a kubelet's needs containerd: start those first.
+        """
         self._programs.relaunch(program)
         if program in {"etcd", "kube-apiserver"}:
             wait_ready(self._client, self._programs)
+        for number in self._mine.numbers:
+            if program.endswith(f"-{number}"):
+                node.wait_program(self._mine, number, program, self._programs)
 
     def cut(self, node_name: str) -> None:
         """Cut a node off: its pods live on, unreachable. Not the first node, which the control plane lives on."""

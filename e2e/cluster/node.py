@@ -13,6 +13,7 @@ from e2e.cluster.programs import Programs
 from e2e.cluster.shell import attempt, run
 
 PAUSE_IMAGE = "localhost/stepfence-pause:1"
+_KUBELET_PORT = 10250
 _CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 
 
@@ -49,13 +50,7 @@ class Node:
         (folder / "containerd.toml").write_text(self._containerd_settings())
         name = self._name("containerd")
         self._programs.launch(name, "containerd", "--config", folder / "containerd.toml", enter=self._enter)
-        socket = self._instance.socket(number)
-
-        def answers() -> bool:
-            self._programs.check(name)
-            return socket.exists() and attempt("ctr", "-a", socket, "version", seconds=10).returncode == 0
-
-        eventually(f"answer from {name}", answers, seconds=30, evidence=lambda: self._programs.tail(name))
+        wait_program(self._instance, number, name, self._programs)
 
     def _bridge(self) -> dict[str, object]:
         pods = str(self._instance.node_pods(self._number))
@@ -148,6 +143,24 @@ state = "{folder / "containerd-state"}"
         head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
         path.write_text(head + "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
         self._programs.launch(name, binaries / "kube-proxy", f"--config={path}", enter=self._enter)
+
+
+def wait_program(instance: Instance, number: int, name: str, programs: Programs) -> None:
+    """Wait until a program of a node does its work, where that can be seen from outside it.
+
+    Raises:
+        ClusterError: it ended, or the time is up; the message has the end of its log.
+    """
+
+    def works() -> bool:
+        programs.check(name)
+        if name.startswith("containerd-"):
+            socket = instance.socket(number)
+            return socket.exists() and attempt("ctr", "-a", socket, "version", seconds=10).returncode == 0
+        return programs.process(name).listens(_KUBELET_PORT)
+
+    if name.startswith(("containerd-", "kubelet-")):
+        eventually(f"sign of work from {name}", works, seconds=30, evidence=lambda: programs.tail(name))
 
 
 def load_image(instance: Instance, number: int, archive: Path) -> None:

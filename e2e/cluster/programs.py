@@ -18,6 +18,7 @@ from e2e.cluster.build import KUBE_PROGRAMS
 from e2e.cluster.errors import ClusterError, ClusterTimeout, eventually
 
 _STOP_SECONDS = 15.0
+_LISTEN = "0A"  # TCP_LISTEN, as the kernel's tables write it
 _EXECUTABLES = {*KUBE_PROGRAMS, "coredns", "containerd", "containerd-shim-runc-v2"}
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Our own children, kept so that they are reaped when they end: a zombie would look alive."""
@@ -36,6 +37,15 @@ class Process:
             child.poll()
         state, started = _stat(self.pid)
         return started == self.started and state not in {"Z", "X", ""}
+
+    def listens(self, port: int) -> bool:
+        """Whether something in its network namespace, which is its node's, accepts TCP connections on a port."""
+        try:
+            tables = [Path(f"/proc/{self.pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+        except OSError:  # it has just ended
+            return False
+        rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+        return any(row[3] == _LISTEN and row[1].endswith(f":{port:04X}") for row in rows)
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; False when the process is gone."""
