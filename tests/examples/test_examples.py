@@ -130,9 +130,11 @@ async def test_killed_between_effect_and_record_it_asks_and_then_goes_on(argv: l
     process = await world.start(worker, argv)
     await world.control.wait_for(matcher(Happening.HANG), seconds=SECONDS)
     os.killpg(process.pid, signal.SIGKILL)
-    await ended(process)
+    await process.wait()
     await worker.kill()
+    # The command of the script has a session of its own: here it outlives the script until it is answered.
     await world.control.clear_rules()
+    await ended(process)
     assert world.run.phase == "NeedsReconciliation"
     (question,) = world.run.questions
     await world.run.answer(question, "Happened", result={"id": "re_1", "amount": 4200})
