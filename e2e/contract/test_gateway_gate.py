@@ -12,7 +12,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.contract.kube import client_of, crd, install_crds
 from e2e.contract.workers import Workers
-from stepfence.core.errors import Code, Refused, Unknown
+from stepfence.core.errors import Refused, Unknown
 from stepfence.core.fencing import HolderFact
 from stepfence.core.model import Holder, Run
 from stepfence.ports import Caller, RunKey
