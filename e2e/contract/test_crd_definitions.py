@@ -58,7 +58,7 @@ def test_names_short_name_and_category_are_known(api_server: Cluster, api: Api) 
 
 def test_a_new_run_is_not_taken_for_a_reconciled_one(api: Api) -> None:
     created = must(api.create(RUNS, manifest(GROUP, SPEC) | {"status": {"phase": "Succeeded"}}))
-    assert created["status"] == {"observedGeneration": -1}
+    assert created["status"] == {"observedGeneration": -1, "phase": "Pending"}
     assert created["spec"]["backoffLimit"] == 5
     plain = must(api.create(RUNS, manifest(GROUP, {"template": TEMPLATE})))
     assert (plain["spec"]["backoffLimit"], plain["spec"]["workerHistoryLimit"]) == (6, 3)
