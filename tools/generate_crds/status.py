@@ -162,6 +162,7 @@ def status() -> Schema:
         "conditions": _conditions(),
     }
     about = "What is recorded of the run. Written by the operator alone."
-    # Without the default a run that was just created would count as reconciled by tools that follow kstatus, and have no phase to
+    # Without the default a run that was just created would count as reconciled by tools that follow kstatus,
+    # Until the controller has seen it, it is pending. and have no phase to
     # be shown or selected by.
     return fields.record(about, recorded) | {"default": {"observedGeneration": -1, "phase": "Pending"}}
