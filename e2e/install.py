@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from e2e.choice import Source, Target, kubectl
-from e2e.cluster import ClusterError
+from e2e.cluster import ClusterError, eventually
 from e2e.cluster.images import build_image
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ def install(target: Target, kustomization: Path = DEFAULT, *, say: Say = lambda 
     mark_image(objects, archives["stepfence:dev"].stem)
     _apply(target, [each for each in objects if each["kind"] == "CustomResourceDefinition"])
     for crd in CRDS:
-        kubectl(target, "wait", "--for=condition=Established", f"crd/{crd}", "--timeout=60s", seconds=70)
+        eventually(f"CRD {crd} in force", lambda name=crd: _established(target, name), seconds=60)
     _apply(target, [each for each in objects if each["kind"] != "CustomResourceDefinition"])
     say("waiting until both servers are ready")
     for server in ("controller", "gateway"):
@@ -81,6 +81,12 @@ def mark_image(objects: list[dict[str, Any]], archive: str) -> None:
         if each["kind"] == "Deployment":
             metadata = each["spec"]["template"].setdefault("metadata", {})
             metadata.setdefault("annotations", {})[_IMAGE_ANNOTATION] = archive
+
+
+def _established(target: Target, crd: str) -> bool:
+    """Whether the API server serves a CRD. `kubectl wait` will not do: it fails while there is no condition at all."""
+    query = '{.status.conditions[?(@.type=="Established")].status}'
+    return kubectl(target, "get", "crd", crd, "-o", f"jsonpath={query}") == "True"
 
 
 def _apply(target: Target, objects: list[dict[str, Any]]) -> None:
