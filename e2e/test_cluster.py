@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, ClusterError, eventually, instance, teardown
+from e2e.cluster import Cluster, ClusterError, cgroups, eventually, instance, teardown
 from e2e.cluster.images import build_image
 
 pytestmark = [
@@ -159,6 +159,14 @@ def test_pods_survive_the_death_of_their_kubelet_and_containerd(cluster: Cluster
     assert cluster.kubectl("get", "pod", "web2", "-o", "jsonpath={.status.containerStatuses[0].restartCount}") == "0"
 
 
+def test_a_frozen_pod_answers_nothing_until_it_is_thawed(cluster: Cluster) -> None:
+    url = f"http://{pod_address(cluster, 'web2')}:8000/hostname"
+    cluster.freeze_pod("web2")
+    assert not answers(cluster, "web1", url)
+    cluster.thaw_pod("web2")
+    assert answers(cluster, "web1", url)
+
+
 def test_an_unknown_program_is_refused_with_the_names_that_exist(cluster: Cluster) -> None:
     with pytest.raises(ClusterError, match="kube-apiserver"):
         cluster.freeze("kube-apisrever")
@@ -202,6 +210,17 @@ def test_etcd_refuses_writes_beyond_the_quota() -> None:
             return done.stderr if done.returncode else ""
 
         assert "database space exceeded" in eventually("refusal", refused, seconds=60)
+
+
+def test_a_cgroup_of_version_2_is_made_with_the_controllers_that_a_kubelet_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids misc\n")
+    (tmp_path / "cgroup.subtree_control").write_text("memory\n")
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
+    cgroups.create("/stepfence-fake-1")
+    assert (tmp_path / "cgroup.subtree_control").read_text().split() == ["+cpu", "+cpuset", "+io", "+pids"]
+    assert cgroups.groups("/stepfence-fake-1") == [tmp_path / "stepfence-fake-1"]
 
 
 LEAVE_BEHIND = """

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import ClusterError, eventually
 from e2e.cluster.shell import find, run
 
 HERE = Path(__file__).parent
@@ -31,6 +31,7 @@ KUBE_PROGRAMS = (
     "kubectl",
 )
 _BUILD_SECONDS = 1800
+_LOCK_SECONDS = 2.0 * _BUILD_SECONDS
 
 
 def cache_root() -> Path:
@@ -39,11 +40,23 @@ def cache_root() -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file, which is made when it lacks. Freed by the kernel if this process dies."""
+def locked(path: Path, *, seconds: float = _LOCK_SECONDS) -> Iterator[None]:
+    """Hold an exclusive lock on a file, which is made when it lacks. Freed by the kernel if this process dies.
+
+    Raises:
+        ClusterTimeout: another process holds it for longer than `seconds`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+
+        def taken() -> bool:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        eventually(f"lock on {path}", taken, seconds=seconds)
         yield
 
 

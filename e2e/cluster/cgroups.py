@@ -24,16 +24,13 @@ def create(name: str) -> None:
                 (group / setting).write_text((hierarchy / setting).read_text())
 
 
-def processes(name: str) -> list[Process]:
-    """Every process in a cgroup or below it."""
+def processes(name: str, *, below: str = "") -> list[Process]:
+    """Every process in a cgroup or below it; with `below`, only those in or below a descendant of that name."""
     pids: set[int] = set()
     for group in groups(name):
         for path in (group, *filter(Path.is_dir, group.rglob("*"))):
-            try:
-                pids.update(map(int, (path / "cgroup.procs").read_text().split()))
-            except OSError as gone:
-                if gone.errno not in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
-                    raise
+            if not below or below in path.relative_to(group).parts:
+                pids.update(_members(path))
     return [process for pid in sorted(pids) if pid and (process := identify(pid)).alive()]
 
 
@@ -56,6 +53,15 @@ def _hierarchies() -> list[Path]:
     if (_ROOT / "cgroup.controllers").exists():
         return [_ROOT]
     return [path for path in sorted(_ROOT.glob("*/")) if not path.is_symlink() and (path / "cgroup.procs").exists()]
+
+
+def _members(group: Path) -> list[int]:
+    try:
+        return [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
+    except OSError as gone:
+        if gone.errno in {errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP}:
+            return []
+        raise
 
 
 def _remove_tree(group: Path) -> bool:

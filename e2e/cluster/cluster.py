@@ -13,14 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from e2e.cluster import build, instance, namespaces, network, node, teardown
+from e2e.cluster import build, cgroups, instance, namespaces, network, node, teardown
 from e2e.cluster.api import Api
 from e2e.cluster.archive import pause_image
 from e2e.cluster.controlplane import ControlPlane, Settings, admin_api, wait_ready
 from e2e.cluster.errors import ClusterError, eventually
 from e2e.cluster.pki import Authority
 from e2e.cluster.programs import Programs
-from e2e.cluster.shell import attempt, describe, provide, run
+from e2e.cluster.shell import attempt, describe, provide, run, without_proxies
 
 _PACKAGES = {
     "containerd": "containerd",
@@ -223,7 +223,7 @@ class Cluster:
 
     def try_kubectl(self, *words: str, stdin: str | None = None, seconds: float = 60) -> subprocess.CompletedProcess[str]:
         """kubectl as administrator, whatever its exit code: for what is expected to be refused."""
-        return attempt(*self.kubectl_command(), *words, stdin=stdin, seconds=seconds)
+        return attempt(*self.kubectl_command(), *words, stdin=stdin, seconds=seconds, env=without_proxies())
 
     def kubectl_command(self) -> list[str]:
         """The beginning of a kubectl command line that leaves no trace in the user's home."""
@@ -303,6 +303,21 @@ class Cluster:
             yield
         finally:
             self.heal(node_name)
+
+    def freeze_pod(self, name: str, namespace: str = "default") -> None:
+        """SIGSTOP every process of a pod: it goes on later where it was, as after a long pause of its machine."""
+        self._signal_pod(name, namespace, signal.SIGSTOP)
+
+    def thaw_pod(self, name: str, namespace: str = "default") -> None:
+        """SIGCONT."""
+        self._signal_pod(name, namespace, signal.SIGCONT)
+
+    def _signal_pod(self, name: str, namespace: str, number: signal.Signals) -> None:
+        where = "jsonpath={.spec.nodeName} {.metadata.uid}"
+        node_name, uid = self.kubectl("get", "pod", name, "--namespace", namespace, "-o", where).split()
+        members = cgroups.processes(self._mine.cgroup(self._mine.number(node_name)), below=f"pod{uid}")
+        if not [process for process in members if process.send(number)]:
+            raise ClusterError(f"pod {namespace}/{name} has no process on {node_name}")
 
     def _other_node(self, node_name: str) -> int:
         number = self._mine.number(node_name)

@@ -10,12 +10,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from e2e.cluster.build import KUBE_PROGRAMS
 from e2e.cluster.errors import ClusterError, ClusterTimeout, eventually
+from e2e.cluster.shell import without_proxies
 
 _STOP_SECONDS = 15.0
 _LISTEN = "0A"  # TCP_LISTEN, as the kernel's tables write it
@@ -82,7 +83,6 @@ class Program:
     name: str
     argv: tuple[str, ...]
     enter: tuple[str, ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
 
 
 class Programs:
@@ -92,16 +92,9 @@ class Programs:
         self._records = folder / "programs"
         self._logs = folder / "logs"
 
-    def launch(
-        self,
-        name: str,
-        *argv: str | Path,
-        enter: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def launch(self, name: str, *argv: str | Path, enter: Sequence[str] = ()) -> None:
         """Start a program in the background and record it. `enter` is a command prefix, such as nsenter's."""
-        program = Program(name, tuple(map(str, argv)), tuple(enter), tuple((environment or {}).items()))
-        self._spawn(program)
+        self._spawn(Program(name, tuple(map(str, argv)), tuple(enter)))
 
     def relaunch(self, name: str) -> None:
         """Start a program again as it was started before; nothing happens when it runs."""
@@ -156,7 +149,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **dict(program.environment)},
+                env=without_proxies(),
                 cwd="/",
                 start_new_session=True,
             )
@@ -172,12 +165,7 @@ class Programs:
         except FileNotFoundError:
             raise ClusterError(f"no program {name!r}; there are: {', '.join(self.names()) or 'none'}") from None
         fields = record["program"]
-        program = Program(
-            fields["name"],
-            tuple(fields["argv"]),
-            tuple(fields["enter"]),
-            tuple((key, value) for key, value in fields["environment"]),
-        )
+        program = Program(fields["name"], tuple(fields["argv"]), tuple(fields["enter"]))
         return program, Process(record["pid"], record["started"])
 
 

@@ -64,6 +64,11 @@ def run(
     return done.stdout
 
 
+def without_proxies() -> dict[str, str]:
+    """Our environment for programs that talk within the cluster alone, which no proxy of this machine could reach."""
+    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+
+
 def describe(argv: Sequence[Argument]) -> str:
     """The command as a person would read it, cut short."""
     line = " ".join(map(str, argv))
