@@ -173,6 +173,12 @@ def expiry(patch: Patch) -> Rules:
     return Rules()
 
 
+def expiry_of_requests(patch: Patch) -> Rules:
+    """V11, R11: an expired request can still be approved."""
+    _guard(patch, Event.APPROVE, moves.request_open, None)
+    return Rules()
+
+
 def settle_before_the_end(patch: Patch) -> Rules:
     """V12, R12: a decided end is the outcome at once."""
 

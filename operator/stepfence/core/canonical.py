@@ -26,8 +26,14 @@ def canonical(value: Json, *, field: str = "value") -> str:
 
 def parse(text: str) -> Json:
     """Read canonical text back: live and replayed results go through the same round trip."""
-    value: Json = json.loads(text)
+    value: Json = json.loads(text, parse_int=_whole)
     return value
+
+
+def _whole(digits: str) -> int | float:
+    # Beyond what a float holds exactly, RFC 8785 writes whole floats as integers and takes no integer: give back what was written.
+    number = int(digits)
+    return number if abs(number) < 2**53 else float(digits)
 
 
 def digest(text: str) -> str:

@@ -1,0 +1,103 @@
+"""RFC 8785 text, digests, and the idempotency key, which is frozen for ever."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepfence.core.canonical import canonical, digest, fresh_id, parse, step_key
+from stepfence.core.errors import Code, Refused
+
+# From RFC 8785 itself: 3.2.2 (literals, strings, numbers), 3.2.3 (sorting by UTF-16 code units), appendix B (numbers).
+VECTORS: list[tuple[str, Any, str]] = [
+    (
+        "3.2.2",
+        {
+            "numbers": [333333333.33333329, 1e30, 4.50, 2e-3, 0.000000000000000000000000001],
+            "string": "\u20ac$\u000f\u000aA'\u0042\u0022\u005c\\\"\u002f",
+            "literals": [None, True, False],
+        },
+        '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
+        '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}',
+    ),
+    (
+        "3.2.3",
+        {"\u20ac": 1, "\r": 2, "\ufb33": 3, "1": 4, "\U0001f600": 5, "\u0080": 6, "\u00f6": 7},
+        '{"\\r":2,"1":4,"\u0080":6,"\u00f6":7,"\u20ac":1,"\U0001f600":5,"\ufb33":3}',
+    ),
+    ("zero", [0.0, -0.0, 0], "[0,0,0]"),
+    ("largest safe integer", [9007199254740991, -9007199254740991], "[9007199254740991,-9007199254740991]"),
+    ("appendix B", [5e-324, 1.7976931348623157e308, 1e23, 9.999999999999997e22], "[5e-324,1.7976931348623157e+308,1e+23,9.999999999999997e+22]"),
+    ("rounding", [333333333.3333332, 333333333.33333325], "[333333333.3333332,333333333.33333325]"),
+    ("exponents", [1e21, 1e20, 1e-6, 1e-7], "[1e+21,100000000000000000000,0.000001,1e-7]"),
+    ("empty", {"a": {}, "b": [], "c": ""}, '{"a":{},"b":[],"c":""}'),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "text"), VECTORS, ids=[name for name, _, _ in VECTORS])
+def test_vectors_of_the_rfc(name: str, value: Any, text: str) -> None:
+    assert canonical(value) == text
+    assert canonical(parse(text)) == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**53, "\ud800", {"a": {1, 2}}, b"x"], ids=repr)
+def test_what_json_cannot_carry_exactly_is_refused_with_the_name_of_the_field(value: Any) -> None:
+    with pytest.raises(Refused, match="payload is no JSON") as refused:
+        canonical(value, field="payload")
+    assert (refused.value.code, refused.value.field) == (Code.BAD_REQUEST, "payload")
+
+
+def test_nesting_without_end_is_refused() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(Refused, match="payload is no JSON"):
+        canonical(deep, field="payload")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_text_is_the_same_after_each_round_trip(value: Any) -> None:
+    text = canonical(value)
+    assert canonical(parse(text)) == text
+    assert canonical(json.loads(json.dumps(value))) == text
+
+
+def test_the_key_is_frozen() -> None:
+    assert step_key("support/refund-4711", "refund") == "sf13195d612c3d89df03c1585666401eb95b5d72"
+    assert step_key("support/refund-4711", "notify") == "sf1b1c911292a85f8ec7d6f7ef7434a939067f46"
+
+
+def test_a_large_whole_number_comes_back_as_what_it_was() -> None:
+    assert canonical(parse(canonical([1e20, 9007199254740992.0, 9007199254740991]))) == "[100000000000000000000,9007199254740992,9007199254740991]"
+    assert isinstance(parse("9007199254740991"), int)
+    assert isinstance(parse("9007199254740992"), float)
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_keys_are_forty_characters_that_any_provider_takes(run_id: str, step_id: str) -> None:
+    key = step_key(run_id, step_id)
+    assert (len(key), key.isascii(), key.isalnum()) == (40, True, True)
+
+
+def test_keys_of_names_that_read_alike_differ() -> None:
+    assert step_key("a/b", "c") != step_key("a", "b/c")
+
+
+def test_digests_are_over_utf8() -> None:
+    assert digest("€") == "sha256:c4cc90ed3d26f12d4b08a75140970a7904035c31cbb4515a83f19b9003c00d1d"
+
+
+def test_question_ids_follow_from_the_nonce_and_from_nothing_guessable() -> None:
+    first = fresh_id("nonce-1", "pay")
+    assert (len(first), first) == (10, fresh_id("nonce-1", "pay"))
+    assert len({first, fresh_id("nonce-2", "pay"), fresh_id("nonce-1", "other"), fresh_id("nonce-1", "pay", first)}) == 4
+    assert set(first) <= set("abcdefghjkmnpqrstvwxyz23456789")
