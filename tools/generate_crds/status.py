@@ -163,6 +163,5 @@ def status() -> Schema:
     }
     about = "What is recorded of the run. Written by the operator alone."
     # Without the default a run that was just created would count as reconciled by tools that follow kstatus,
-    # Until the controller has seen it, it is pending. and have no phase to
-    # be shown or selected by.
+    # and have no phase to be shown or selected by.
     return fields.record(about, recorded) | {"default": {"observedGeneration": -1, "phase": "Pending"}}
