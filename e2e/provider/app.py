@@ -173,9 +173,7 @@ def make_app(provider: Provider) -> FastAPI:
 def _add_business_routes(app: FastAPI, provider: Provider) -> None:
     @app.post("/refunds")
     async def refund(request: Request, wanted: RefundRequest) -> Response:
-        return await provider.call(
-            request, Route.CREATE_REFUND, lambda caller: provider.refund(caller, wanted), body=wanted.model_dump()
-        )
+        return await provider.call(request, Route.CREATE_REFUND, lambda caller: provider.refund(caller, wanted), body=wanted.model_dump())
 
     @app.post("/notifications")
     async def notify(request: Request, wanted: NotificationRequest) -> Response:
@@ -195,9 +193,7 @@ def _add_business_routes(app: FastAPI, provider: Provider) -> None:
 
     @app.delete("/records/{record}")
     async def delete_record(request: Request, record: str) -> Response:
-        return await provider.call(
-            request, Route.DELETE_RECORD, lambda _caller: provider.delete_record(record), target=record
-        )
+        return await provider.call(request, Route.DELETE_RECORD, lambda _caller: provider.delete_record(record), target=record)
 
 
 def _add_probe_routes(app: FastAPI, provider: Provider) -> None:

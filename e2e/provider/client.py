@@ -26,9 +26,7 @@ class ProviderClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._http.aclose()
 
     async def tell(  # one instruction a call, with the fields of Match and Rule spelled out
@@ -119,8 +117,6 @@ def matcher(
     wanted = {"route": route, "key": key, "run": run, "step": step}
 
     def matches(entry: Entry) -> bool:
-        return entry.happening == happening and all(
-            value is None or getattr(entry, name) == value for name, value in wanted.items()
-        )
+        return entry.happening == happening and all(value is None or getattr(entry, name) == value for name, value in wanted.items())
 
     return matches

@@ -39,9 +39,7 @@ def keyed(key: str, **more: str) -> dict[str, str]:
     return {"Idempotency-Key": key, **more}
 
 
-async def test_each_call_leaves_request_effect_and_answer_in_order(
-    control: ProviderClient, worker: httpx.AsyncClient
-) -> None:
+async def test_each_call_leaves_request_effect_and_answer_in_order(control: ProviderClient, worker: httpx.AsyncClient) -> None:
     headers = keyed("k1", **{"Stepfence-Run": "refund-4711", "Stepfence-Step": "refund", "Stepfence-Pod": "pod-1"})
     answer = await worker.post("/refunds", json=REFUND, headers=headers)
     entries = (await control.log()).entries
@@ -55,9 +53,7 @@ async def test_each_call_leaves_request_effect_and_answer_in_order(
     assert entries[2].status == 201
 
 
-async def test_a_known_key_gets_the_first_answer_and_no_second_effect(
-    control: ProviderClient, worker: httpx.AsyncClient
-) -> None:
+async def test_a_known_key_gets_the_first_answer_and_no_second_effect(control: ProviderClient, worker: httpx.AsyncClient) -> None:
     first = await worker.post("/refunds", json=REFUND, headers=keyed("k1"))
     second = await worker.post("/refunds", json=REFUND, headers=keyed("k1"))
     assert second.json() == first.json()
@@ -65,9 +61,7 @@ async def test_a_known_key_gets_the_first_answer_and_no_second_effect(
     assert len(await control.entries(Happening.REPLAY, key="k1")) == 1
 
 
-async def test_two_calls_at_once_with_one_key_make_one_effect(
-    control: ProviderClient, worker: httpx.AsyncClient
-) -> None:
+async def test_two_calls_at_once_with_one_key_make_one_effect(control: ProviderClient, worker: httpx.AsyncClient) -> None:
     answers = await asyncio.gather(
         *(worker.post("/refunds", json=REFUND, headers=keyed("k1")) for _ in range(8)),
     )
@@ -75,9 +69,7 @@ async def test_two_calls_at_once_with_one_key_make_one_effect(
     assert len(await control.effects(key="k1")) == 1
 
 
-async def test_a_key_that_is_ignored_makes_an_effect_each_time(
-    control: ProviderClient, worker: httpx.AsyncClient
-) -> None:
+async def test_a_key_that_is_ignored_makes_an_effect_each_time(control: ProviderClient, worker: httpx.AsyncClient) -> None:
     await control.tell(Route.CREATE_REFUND, honour_key=False, count=None)
     ids = {(await worker.post("/refunds", json=REFUND, headers=keyed("k1"))).json()["id"] for _ in range(2)}
     assert ids == {"re_1", "re_2"}
@@ -128,9 +120,7 @@ async def test_the_same_ticket_twice_is_one_ticket(worker: httpx.AsyncClient) ->
         ("/notifications", "notifications", {"to": "a@example.com", "text": "hello"}),
     ],
 )
-async def test_a_probe_finds_what_was_made_under_a_key(
-    worker: httpx.AsyncClient, path: str, kind: str, body: object
-) -> None:
+async def test_a_probe_finds_what_was_made_under_a_key(worker: httpx.AsyncClient, path: str, kind: str, body: object) -> None:
     assert (await worker.get(path, params={"key": "k1"})).json() == {kind: []}
     made = await worker.post(path, json=body, headers=keyed("k1"))
     assert (await worker.get(path, params={"key": "k1"})).json() == {kind: [made.json()]}
@@ -138,9 +128,7 @@ async def test_a_probe_finds_what_was_made_under_a_key(
 
 
 @pytest.mark.parametrize("status", [402, 503])
-async def test_failing_before_prevents_the_effect(
-    control: ProviderClient, worker: httpx.AsyncClient, status: int
-) -> None:
+async def test_failing_before_prevents_the_effect(control: ProviderClient, worker: httpx.AsyncClient, status: int) -> None:
     await control.tell(Route.CREATE_REFUND, before=Fault(status=status))
     answer = await worker.post("/refunds", json=REFUND, headers=keyed("k1"))
     assert answer.status_code == status
@@ -156,9 +144,7 @@ async def test_failing_after_hides_an_effect_that_happened(control: ProviderClie
 
 
 @pytest.mark.parametrize(("at", "effects"), [("before", 0), ("after", 1)])
-async def test_a_dropped_connection_brings_no_answer(
-    control: ProviderClient, worker: httpx.AsyncClient, at: str, effects: int
-) -> None:
+async def test_a_dropped_connection_brings_no_answer(control: ProviderClient, worker: httpx.AsyncClient, at: str, effects: int) -> None:
     await control.tell(Route.CREATE_REFUND, **{at: Fault(drop=True)})  # type: ignore[arg-type]
     with pytest.raises((httpx.ReadError, httpx.RemoteProtocolError)):
         await worker.post("/refunds", json=REFUND, headers=keyed("k1"))
@@ -168,9 +154,7 @@ async def test_a_dropped_connection_brings_no_answer(
 
 
 @pytest.mark.parametrize(("at", "effects"), [("before", 0), ("after", 1)])
-async def test_a_hanging_call_goes_on_when_released(
-    control: ProviderClient, worker: httpx.AsyncClient, at: str, effects: int
-) -> None:
+async def test_a_hanging_call_goes_on_when_released(control: ProviderClient, worker: httpx.AsyncClient, at: str, effects: int) -> None:
     rule = await control.tell(Route.CREATE_REFUND, **{at: Fault(hang=True)})  # type: ignore[arg-type]
     call = asyncio.create_task(worker.post("/refunds", json=REFUND, headers=keyed("k1")))
     await control.wait_for(matcher(Happening.HANG, key="k1"), seconds=SECONDS)
@@ -240,9 +224,7 @@ async def test_a_rule_acts_on_what_it_names_and_on_nothing_else(
     assert (await worker.post("/refunds", json=REFUND, headers=headers)).status_code == 503
 
 
-async def test_cleared_rules_act_no_more_and_let_hanging_calls_go(
-    control: ProviderClient, worker: httpx.AsyncClient
-) -> None:
+async def test_cleared_rules_act_no_more_and_let_hanging_calls_go(control: ProviderClient, worker: httpx.AsyncClient) -> None:
     await control.tell(Route.CREATE_REFUND, before=Fault(hang=True), count=None)
     call = asyncio.create_task(worker.post("/refunds", json=REFUND, headers=keyed("k1")))
     await control.wait_for(matcher(Happening.HANG), seconds=SECONDS)
@@ -262,9 +244,7 @@ async def test_cleared_rules_act_no_more_and_let_hanging_calls_go(
         ({"match": {"route": "POST /refunds", "count": 0}}, "count"),
     ],
 )
-async def test_a_rule_that_would_do_nothing_is_refused_by_field(
-    worker: httpx.AsyncClient, rule: object, field: str
-) -> None:
+async def test_a_rule_that_would_do_nothing_is_refused_by_field(worker: httpx.AsyncClient, rule: object, field: str) -> None:
     answer = await worker.post("/_control", json=rule)
     assert answer.status_code == 422
     assert field in answer.json()["detail"][0]["loc"]
