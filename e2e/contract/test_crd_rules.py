@@ -66,6 +66,24 @@ def test_a_removed_status_is_refused(api: Api) -> None:
         assert api.replace(f"{path}/status", stored).code == 422
 
 
+@pytest.mark.parametrize("field", ["state", "key", "attempt", "token"])
+def test_what_every_entry_has_cannot_be_removed(api: Api, field: str) -> None:
+    path = seed(api, GROUP, "open")
+    said = api.merge(f"{path}/status", {"status": {"ledger": {"refund": {field: None}}}})
+    assert (said.code, list(said.causes)) == (422, [f"status.ledger.refund.{field}"])
+
+
+def test_the_steps_of_a_recorded_plan_cannot_be_removed(api: Api) -> None:
+    said = api.merge(f"{seed(api, GROUP, 'open')}/status", {"status": {"plan": {"steps": None}}})
+    assert (said.code, list(said.causes)) == (422, ["status.plan.steps"])
+
+
+@pytest.mark.parametrize(("patch", "field"), [({"spec": None}, "spec"), ({"spec": {"template": None}}, "spec.template")], ids=str)
+def test_the_spec_cannot_be_removed(api: Api, patch: Document, field: str) -> None:
+    said = api.merge(seed(api, GROUP, "fresh"), patch)
+    assert (said.code, list(said.causes)) == (422, [field])
+
+
 GOOD_STATUS: list[tuple[str, str, Document]] = [
     ("token and version grow", "fresh", {"fencingToken": 4, "version": 2}),
     ("a run is accepted", "fresh", {"plan": OPEN["plan"], "version": 2}),
