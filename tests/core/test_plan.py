@@ -111,8 +111,7 @@ def test_anything_else_is_refused(steps: list) -> None:  # type: ignore[type-arg
     ("loose", "says"),
     [
         (step(recovery=Recovery.RERUN), "Rerun"),
-        (step(recovery=Recovery.RESEND_WITH_KEY, key_ttl=60), "ResendWithKey"),
-        (step(recovery=Recovery.RERUN, probe_give_up=60), "Rerun"),
+        (step(recovery=Recovery.RESEND_WITH_KEY, key_ttl=86400), "ResendWithKey"),
     ],
 )
 def test_a_worker_may_not_loosen(loose: object, says: str) -> None:
@@ -134,7 +133,7 @@ def test_nor_in_what_it_appends() -> None:
         step("x", Action.READ, recovery=Recovery.HALT),
         step("x", Action.UPSERT, probe_give_up=60),
         step("x", Action.PAYMENT, probe_give_up=60),
-        step("x", Action.PAYMENT, probe_give_up=60, recovery=Recovery.HALT),
+        step("x", Action.PAYMENT, recovery=Recovery.HALT),
     ],
     ids=lambda one: f"{one.action}-{one.recovery}",
 )
@@ -155,7 +154,9 @@ def test_a_loose_plan_of_the_spec_may_be_repeated_by_the_worker() -> None:
         ([READ, READ], "plan.steps[1].id: 'look' stands twice"),
         ([step("run")], "plan.steps[0].id: 'run' is reserved"),
         ([step(recovery=Recovery.PROBE)], "plan.steps[0].probe: recovery Probe needs"),
+        ([step(recovery=Recovery.HALT, probe_give_up=60)], "plan.steps[0].probe: goes with recovery Probe alone"),
         ([step(recovery=Recovery.RESEND_WITH_KEY)], "plan.steps[0].idempotencyKeyTTLSeconds: "),
+        ([step(recovery=Recovery.RESEND_WITH_KEY, key_ttl=60)], "plan.steps[0].idempotencyKeyTTLSeconds: "),
         ([step(f"s{number}") for number in range(4)], "plan.steps: 4 steps, at most 3"),
     ],
 )

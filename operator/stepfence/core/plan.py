@@ -110,8 +110,10 @@ def plan_problems(steps: Sequence[StepSpec], settings: Settings) -> str | None:
             return f"{where}.id: 'run' is reserved"
         if step.recovery is Recovery.PROBE and step.probe_give_up is None:
             return f"{where}.probe: recovery Probe needs probe.giveUpAfterSeconds"
-        if step.recovery is Recovery.RESEND_WITH_KEY and step.key_ttl is None:
-            return f"{where}.idempotencyKeyTTLSeconds: recovery ResendWithKey needs the life of the provider's key"
+        if step.recovery is not Recovery.PROBE and step.probe_give_up is not None:
+            return f"{where}.probe: goes with recovery Probe alone, not with {step.recovery}"
+        if step.recovery is Recovery.RESEND_WITH_KEY and (step.key_ttl or 0) <= step.timeout:
+            return f"{where}.idempotencyKeyTTLSeconds: recovery ResendWithKey needs a key that lives longer than timeoutSeconds"
         seen.add(step.id)
     return None
 
