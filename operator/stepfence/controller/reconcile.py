@@ -90,7 +90,7 @@ class Reconciler:
         done = await self._act(key, run, decided)
         await self._tell(seen, run)
         if not done or decided.spend or decided.mark:
-            raise Again
+            raise Again("the worker is not started yet")
         self._cache.sweep(run.uid, frozenset((*world.jobs, *world.pods)))
         return decided.wake_at
 
@@ -101,6 +101,8 @@ class Reconciler:
     async def _before_the_first(self, seen: Stored, world: World) -> tuple[Stored, World]:
         """Spend and mark the identity, when the decision asks for it (I11)."""
         run = seen.run
+        if run.worker is not None or run.terminal:
+            return seen, world
         asked = decide(run, world, self._applier.at())
         if asked.spend:
             self._require_lead()
