@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster.errors import ClusterError, eventually
-from e2e.cluster.shell import find, run
+from e2e.cluster.shell import find, run, say
 
 HERE = Path(__file__).parent
 KUBERNETES_VERSION = "v1.36.3"
@@ -106,6 +106,7 @@ class GoProgram:
         return digest.hexdigest()[:16]
 
     def _build_into(self, folder: Path) -> None:
+        say(f"building {self.name} from Go modules into {cache_root()}: minutes the first time, then never again")
         flags = ("-trimpath", "-buildvcs=false", "-ldflags", self.ldflags)
         if self.source:
             run(

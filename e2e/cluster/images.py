@@ -18,7 +18,7 @@ from pathlib import Path
 from e2e.cluster.build import cache_root, cached, locked
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.node import architecture
-from e2e.cluster.shell import attempt, find, provide, run
+from e2e.cluster.shell import attempt, find, provide, run, say
 
 BASE_IMAGE = "localhost/stepfence-e2e-base:bookworm"
 _SUITE = "bookworm"
@@ -143,6 +143,7 @@ def base_root() -> Path:
 
 def _debootstrap(folder: Path) -> None:
     provide(_BUILD_PACKAGES)
+    say(f"making a base image from Debian {_SUITE}: a minute, once")
     root = folder / "root"
     include = f"--include={','.join(_BASE_PACKAGES)}"
     mirror = os.environ.get("STEPFENCE_DEBIAN_MIRROR", _MIRROR)

@@ -88,32 +88,11 @@ state = "{folder / "containerd-state"}"
         address = self._instance.node_address(self._number)
         user = f"system:node:{name}"
         pair = authority.issue(name, user, organization="system:nodes", hosts=(name, address, "127.0.0.1"))
-        settings = {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "authentication": {
-                "anonymous": {"enabled": False},
-                "webhook": {"enabled": True},
-                "x509": {"clientCAFile": str(authority.pair.certificate)},
-            },
-            "authorization": {"mode": "Webhook"},
-            "tlsCertFile": str(pair.certificate),
-            "tlsPrivateKeyFile": str(pair.key),
-            "containerRuntimeEndpoint": f"unix://{self._instance.socket(self._number)}",
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": self._instance.cgroup(self._number),
-            "failCgroupV1": False,
-            "failSwapOn": False,
-            "clusterDNS": [self._instance.node_address(1)],
-            "clusterDomain": "cluster.local",
-            "resolvConf": "",
-            "podLogsDir": str(folder / "pod-logs"),
-            "volumePluginDir": str(folder / "volume-plugins"),
-            "enforceNodeAllocatable": ["pods"],
-            "nodeStatusUpdateFrequency": "2s",
-            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-            "imageGCHighThresholdPercent": 100,
-            "healthzPort": 0,
+        settings = {**self._kubelet_settings(), "tlsCertFile": str(pair.certificate), "tlsPrivateKeyFile": str(pair.key)}
+        settings["authentication"] = {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": str(authority.pair.certificate)},
         }
         (folder / "kubelet.json").write_text(json.dumps(settings))
         self._programs.launch(
@@ -127,6 +106,29 @@ state = "{folder / "containerd-state"}"
             f"--cert-dir={folder / 'kubelet-pki'}",
             enter=self._enter,
         )
+
+    def _kubelet_settings(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authorization": {"mode": "Webhook"},
+            "containerRuntimeEndpoint": f"unix://{self._instance.socket(self._number)}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self._instance.cgroup(self._number),
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "clusterDNS": [self._instance.node_address(1)],
+            "clusterDomain": "cluster.local",
+            "resolvConf": "",
+            "podLogsDir": str(self._folder / "pod-logs"),
+            "volumePluginDir": str(self._folder / "volume-plugins"),
+            "enforceNodeAllocatable": ["pods"],
+            # With the controller manager's grace of 12 s a lost node is noticed soon, and a slow one is not taken for lost.
+            "nodeStatusUpdateFrequency": "2s",
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            "imageGCHighThresholdPercent": 100,
+            "healthzPort": 0,
+        }
 
     def _start_proxy(self, binaries: Path, authority: Authority, server: str) -> None:
         name = self._name("kube-proxy")

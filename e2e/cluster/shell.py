@@ -10,6 +10,7 @@ from os import PathLike
 from e2e.cluster.errors import ClusterError
 
 _INSTALL_SECONDS = 600.0
+_WAIT_FOR_LOCK = "--option=DPkg::Lock::Timeout=300"
 
 Argument = str | PathLike[str]
 
@@ -64,6 +65,11 @@ def run(
     return done.stdout
 
 
+def say(what: str) -> None:
+    """Tell the user what takes a while, or changes the machine. Standard output stays for results."""
+    print(f"==> {what}", file=sys.stderr, flush=True)
+
+
 def without_proxies() -> dict[str, str]:
     """Our environment for programs that talk within the cluster alone, which no proxy of this machine could reach."""
     return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -84,10 +90,10 @@ def provide(programs: Mapping[str, str]) -> None:
     lacking = sorted({package for name, package in programs.items() if not find(name)})
     if not lacking:
         return
-    install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", *lacking)
+    install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", _WAIT_FOR_LOCK, *lacking)
     if os.geteuid() != 0 or not find("apt-get"):
         raise ClusterError(f"this machine lacks programs; as root: {' '.join(install)}")
-    print(f"installing {' '.join(lacking)}", file=sys.stderr, flush=True)
+    say(f"installing {' '.join(lacking)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run("apt-get", "update", "-q", seconds=_INSTALL_SECONDS, env=environment)
     run(*install, seconds=_INSTALL_SECONDS, env=environment)
