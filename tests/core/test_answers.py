@@ -10,6 +10,7 @@ from stepfence.core.fencing import Release
 from stepfence.core.model import Decision, Run
 from stepfence.core.summary import questions_of
 from stepfence.core.words import Action, Outcome, Recovery, State, Verdict
+from stepfence.schema import decode
 from stepfence.testing.builders import at, begun, body, claimed, new_run, report, seconds, step, with_decision
 
 JANE = {"by": "jane", "reason": "seen in the dashboard"}
@@ -83,6 +84,22 @@ def test_the_new_question_takes_the_right_answer() -> None:
     run = take(run, 70, Verdict.DID_NOT_HAPPEN)
     assert run.ledger["pay"].state is State.FAILED
     assert [answer.refused != "" for answer in run.ledger["pay"].answers] == [True, False]
+
+
+def test_a_result_that_cannot_be_kept_exactly_is_refused_by_name_and_asked_anew() -> None:
+    document = {
+        "metadata": {"namespace": "support", "name": "refund", "uid": "uid-1"},
+        "spec": {"decisions": {"pay.abcdefghjk": {"verdict": "Happened", "result": {"id": 2**60}}}},
+    }
+    (decision,) = decode(document).spec.decisions.values()
+    assert (decision.result, decision.problem[:18]) == (None, "result is no JSON ")
+    run = doubt()
+    run, given = answers.answer(run, key(run), decision, None, at(30))
+    assert given.refused == decision.problem
+    assert run.ledger["pay"].state is State.UNKNOWN
+    held = lifecycle.halt_run(claimed(new_run(step())), "Odd", "", at(1))
+    assert held.hold is not None
+    assert answers.answer(held, f"run.{held.hold.question}", replace(decision, verdict=Verdict.RESUME), None, at(2))[0].hold is not None
 
 
 def test_force_is_recorded() -> None:

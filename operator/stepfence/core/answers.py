@@ -80,8 +80,10 @@ def _recorded(question: str, decision: Decision, at: At, refused: str = "") -> A
 
 
 def _answer_hold(run: Run, hold: Hold, decision: Decision, at: At) -> tuple[Run, Answer]:
-    if decision.verdict not in (Verdict.RESUME, Verdict.ABANDON):
-        recorded = _recorded(hold.question, decision, at, f"{decision.verdict} does not answer a hold: Resume or Abandon")
+    fits = decision.verdict in (Verdict.RESUME, Verdict.ABANDON)
+    if decision.problem or not fits:
+        why = decision.problem or f"{decision.verdict} does not answer a hold: Resume or Abandon"
+        recorded = _recorded(hold.question, decision, at, why)
         hold_again = replace(hold, question=fresh_id(at.nonce, "run", hold.question))
         return replace(run, hold=hold_again, hold_answers=_kept(run, recorded)), recorded
     recorded = _recorded(hold.question, decision, at)
@@ -108,7 +110,7 @@ def _answer_step(run: Run, step: StepSpec, entry: Entry, decision: Decision, res
         message=decision.reason,
     )
     try:
-        _require_fitting(decision.verdict, entry.state)
+        _require_fitting(decision, entry.state)
         after = advance(entry, step, _EVENTS[decision.verdict], cue)
     except Refused as refused:
         recorded = replace(recorded, refused=refused.detail)
@@ -119,9 +121,11 @@ def _answer_step(run: Run, step: StepSpec, entry: Entry, decision: Decision, res
     return end_if_settled(run, at), recorded
 
 
-def _require_fitting(verdict: Verdict, state: State) -> None:
-    if verdict not in _FITS[state]:
-        raise Refused(Code.WRONG_VERDICT, f"{verdict} does not answer a question about a step that is {state}")
+def _require_fitting(decision: Decision, state: State) -> None:
+    if decision.problem:
+        raise Refused(Code.BAD_REQUEST, decision.problem)
+    if decision.verdict not in _FITS[state]:
+        raise Refused(Code.WRONG_VERDICT, f"{decision.verdict} does not answer a question about a step that is {state}")
 
 
 def catch_up(run: Run, bodies: Mapping[str, Body], at: At) -> tuple[Run, list[Answered]]:

@@ -28,13 +28,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An answer as a person wrote it into `spec.decisions`."""
+    """An answer as a person wrote it into `spec.decisions`. `problem` says why it cannot be taken, whatever it answers."""
 
     verdict: Verdict
     result: str | None = None
     reason: str = ""
     force: bool = False
     by: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

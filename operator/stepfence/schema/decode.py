@@ -125,10 +125,16 @@ def step_request(step: Object) -> StepRequest:
 
 
 def _decision(item: Object) -> Decision:
-    result = item.get("result")
+    result, text, problem = item.get("result"), None, ""
+    try:
+        text = None if result is None else canonical(result, field="result")
+    except Refused as refused:
+        # One answer that cannot be kept exactly (say an id beyond 2^53) must not make the whole run unreadable.
+        problem = refused.detail
     return Decision(
         verdict=Verdict(item["verdict"]),
-        result=None if result is None else canonical(result, field="result"),
+        result=text,
+        problem=problem,
         reason=item.get("reason", ""),
         force=bool(item.get("force", False)),
         by=item.get("by", ""),
