@@ -101,7 +101,10 @@ def apply_provider(target: Target, namespace: str, *, node: str | None = None, n
     objects = json.loads(text)
     if node is not None:
         deployment = next(each for each in objects if each["kind"] == "Deployment")
-        deployment["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        pod = deployment["spec"]["template"]["spec"]
+        pod["nodeSelector"] = {"kubernetes.io/hostname": node}
+        # Its log must outlive whatever is done to the node.
+        pod["tolerations"] = [{"operator": "Exists", "effect": "NoExecute"}]
     manifest = yaml.safe_dump_all(objects)
     kubectl(target, "apply", "-n", namespace, "-f", "-", stdin=manifest)
     wait_rolled_out(target, namespace, name)

@@ -91,7 +91,9 @@ def _headers(step: Step) -> dict[str, str]:
 async def main() -> None:
     """Claim the run and perform its script."""
     (Path(os.environ["STEPFENCE_STATE_DIR"]) / "agent.pid").write_text(str(os.getpid()))
-    async with stepfence.connect() as run, httpx.AsyncClient(base_url=PROVIDER) as http:
+    # After an outage its reports come soon, for tests wait for them.
+    options = stepfence.Options(backoff_cap=1.0)
+    async with stepfence.connect(options=options) as run, httpx.AsyncClient(base_url=PROVIDER) as http:
         agent = Agent(run, http)
         await agent.perform(run.input["script"])
         await run.finish({step: (result or {}).get("id") for step, result in agent.results.items()})

@@ -25,6 +25,14 @@ class Outside:
         self._runner.run(self._client.__aexit__(None, None, None))
         self._runner.close()
 
+    def answers(self) -> bool:
+        """Whether it can be reached now."""
+        try:
+            self._runner.run(self._client.rules())
+        except httpx.HTTPError:
+            return False
+        return True
+
     def tell(self, route: Route, **rule: Any) -> RuleState:
         """Give a rule for the next request that matches; see `ProviderClient.tell`."""
         return self._runner.run(self._client.tell(route, **rule))

@@ -3,13 +3,15 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from e2e.choice import Target
 from e2e.cluster import Cluster
-from e2e.pods.world import World
+from e2e.pods.world import Space, World
 
 
 def require_faults(world: World) -> Cluster:
@@ -47,6 +49,17 @@ def _processes(target: Target, uid: str) -> list[int]:
         except OSError:
             continue  # it ended while we looked
     return found
+
+
+@contextmanager
+def frozen_api_server(space: Space) -> Iterator[None]:
+    """The API server answers nobody for a while. Afterwards the nodes are Ready again and the provider is reached."""
+    cluster = require_faults(space.world)
+    with cluster.frozen("kube-apiserver"):
+        yield
+    for node in cluster.nodes:
+        cluster.wait_node(node, ready=True)
+    space.until("provider that is reached", space.provider.answers)
 
 
 def let_pass(seconds: float) -> None:

@@ -67,13 +67,12 @@ def test_a_gateway_is_killed_mid_request_and_the_worker_repeats_its_call_at_anot
 
 
 def test_the_api_server_is_paused_for_twenty_seconds_and_every_run_goes_on(space: Space) -> None:
-    faults = processes.require_faults(space.world)
-    rule = space.provider.tell(Route.CREATE_REFUND, run=space.id_of("slow"), after=Fault(delay_seconds=2))
+    processes.require_faults(space.world)
+    space.provider.tell(Route.CREATE_REFUND, run=space.id_of("slow"), after=Fault(delay_seconds=2))
     space.start(space.spec("slow", read(), refund(), notify()))
     names = [*start_many(space, 2), "slow"]
     space.provider.wait_for(Happening.EFFECT, run=space.id_of("slow"), step="pay")
-    assert rule.id
-    with faults.frozen("kube-apiserver"):
+    with processes.frozen_api_server(space):
         processes.let_pass(20)
     require_all_done_once(space, names)
     run = space.run("slow")
@@ -90,9 +89,8 @@ def test_while_no_gateway_answers_nothing_is_begun(space: Space) -> None:
     scale = "deployment/stepfence-gateway"
     space.world.kubectl("-n", NAMESPACE, "scale", scale, "--replicas=0")
     try:
-        space.until("end of every gateway", lambda: not space.world.servers("gateway"))
-        for pod in space.world.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods", "app.kubernetes.io/component=gateway"):
-            space.world.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}", grace=0)
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        space.until("end of every gateway", lambda: not space.world.api.items(pods, "app.kubernetes.io/component=gateway"))
         space.provider.release(rule)
         space.provider.wait_for(Happening.ANSWER, run=space.id_of("refund"), step="look")
         with pytest.raises(TimeoutError):

@@ -66,11 +66,11 @@ class Space:
     def __post_init__(self) -> None:
         self.provider = self.world.provider
 
-    def use_own_provider(self, *, start: bool = True) -> None:
-        """Use a provider of this namespace, called `provider`, as the samples do."""
+    def use_own_provider(self, name: str = "provider", *, start: bool = True) -> None:
+        """Use a provider of this namespace, by default as the samples call it; it is started unless it runs already."""
         if start:
             apply_provider(self.world.target, self.namespace)
-        self.provider = Outside(service_url(self.world.api, self.namespace))
+        self.provider = Outside(service_url(self.world.api, self.namespace, name))
         self._own = self.provider
 
     def close(self) -> None:
