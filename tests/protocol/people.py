@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import partial
 
 from stepfence.core import answers, fencing
+from stepfence.core.canonical import parse
 from stepfence.core.lifecycle import keep_time, request_cancel, waits_for_people
 from stepfence.core.model import Body, Decision, Run
 from stepfence.core.summary import Question, QuestionKind
@@ -123,8 +124,7 @@ def _user_moves(world: World) -> list[Move]:
 
 def reconcile(world: World, *, crash: bool = False) -> None:
     """One pass: one write of all that follows from what is seen, then pods. A crash comes between the two."""
-    world.execute(_pass(world))
-    world.refresh(world.at())
+    world.execute(_pass(world), refresh=True)
     if crash:
         return
     for pod in world.running():
@@ -163,7 +163,7 @@ def _pass(world: World) -> Callable[[Run, At], tuple[Run, None]]:
 
 
 def _bodies(run: Run) -> dict[str, Body]:
-    return {key: body(decision.result.strip('"')) for key, decision in run.spec.decisions.items() if decision.result is not None}
+    return {key: body(parse(decision.result)) for key, decision in run.spec.decisions.items() if decision.result is not None}
 
 
 def _overdue(world: World, pod: Pod) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from stepfence.core.canonical import canonical
 from stepfence.core.model import StepSpec
 
 
@@ -48,7 +49,7 @@ class Provider:
         known = self._known.get(flight.key)
         if self.honours and known is not None and (life is None or (now - known[0]).total_seconds() < life):
             return known[1], None
-        answer = f'"{flight.key[:8]}-{len(self.effects) + 1}"'
+        answer = canonical({"id": f"{flight.key[:8]}-{len(self.effects) + 1}"})
         self._known.setdefault(flight.key, (now, answer))
         if known is not None:
             self._known[flight.key] = (now, answer)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from stepfence.core.canonical import parse
 from stepfence.core.errors import Code, Refused
 from stepfence.core.ledger import Go
 from stepfence.core.model import Body
@@ -163,13 +164,13 @@ def _edit(world: World, thread: Thread) -> Edit:
         result = None if doing.answer is None else _stored(doing.answer)
         return calls.probe(pod.uid, pod.token, doing.step.id, doing.number, doing.verdict, result, doing.asked_at)
     if doing.word == "complete":
-        return calls.complete(pod.uid, pod.token, doing.step.id, doing.number, _stored(doing.answer or ""))
+        return calls.complete(pod.uid, pod.token, doing.step.id, doing.number, _stored(doing.answer or "null"))
     report = calls.fail if doing.word == "fail" else calls.lose
     return report(pod.uid, pod.token, doing.step.id, doing.number)
 
 
 def _stored(answer: str) -> Body:
-    return body(answer.strip('"'))
+    return body(parse(answer))
 
 
 def _heard_claim(world: World, thread: Thread, answer: Any) -> None:

@@ -26,6 +26,10 @@ from tests.protocol.scenario import Scenario
 Move = tuple[str, Callable[[], None]]
 
 
+class Unheard(Exception):
+    """The process that served the move died, or its reply was lost: nobody was told anything."""
+
+
 @dataclass
 class Rules:
     """Rules that stand outside the core, so that a test can take them out."""
@@ -79,7 +83,7 @@ class World:
         """Read as a replica does that writes later."""
         return self.version, self.run
 
-    def execute(self, edit: Edit, snapshot: tuple[int, Run] | None = None) -> Any:
+    def execute(self, edit: Edit, snapshot: tuple[int, Run] | None = None, *, refresh: bool = False) -> Any:
         """Apply an edit as the one writer does: on a conflict read again and decide again. Raises `Refused`."""
         _, run = snapshot if snapshot is not None and self._usable(snapshot[0]) else self.read()
         at, refused = self.at(), None
@@ -90,6 +94,8 @@ class World:
             new, refused = after.run, after
         if new is not run and new != run:
             self.save(new, at)
+        elif refresh:
+            self.refresh(at)
         if refused is not None:
             raise refused
         return answer
@@ -170,7 +176,10 @@ class World:
     def make(self, label: str, move: Callable[[], None]) -> None:
         """Make one move and keep its label, so that a violation tells its history."""
         self.trace.append(f"{(self.now - EPOCH).total_seconds():.0f}s {label}")
-        move()
+        try:
+            move()
+        except Unheard as unheard:
+            self.trace.append(f"      {unheard}")
 
     def attempt_refused(self, refused: Refused) -> None:
         """Note a refusal in the history."""

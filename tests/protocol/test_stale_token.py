@@ -1,0 +1,97 @@
+"""A worker whose token is stale loses in every operation that it has, and what is stored does not change."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from stepfence.app import Applier, WorkerCalls
+from stepfence.app.worker_calls import Call
+from stepfence.core.decide import decide
+from stepfence.core.errors import Code, Refused
+from stepfence.core.fencing import Release
+from stepfence.core.words import Settings, Verdict
+from stepfence.core.world import World
+from stepfence.ports import Caller, RunKey
+from stepfence.stores import MemoryRecordStore, MemoryRunStore
+from stepfence.testing.builders import seconds, step
+from stepfence.testing.clock import FakeClock, FakeIds
+from stepfence.testing.pods import MemoryGate, Pod
+
+KEY = RunKey("support", "refund")
+OLD, NEW = Caller("support", "pod-1", "pod-1-uid"), Caller("support", "pod-2", "pod-2-uid")
+Said = Callable[[WorkerCalls, Call], Awaitable[object]]
+
+OPERATIONS: dict[str, Said] = {
+    "plan": lambda calls, call: calls.submit_plan(call, [step("pay"), step("look"), step("more")]),
+    "begin": lambda calls, call: calls.begin(call, "look", "new", {}),
+    "begin of what is in flight": lambda calls, call: calls.begin(call, "pay", "new", {}),
+    "fail": lambda calls, call: calls.fail(call, "pay", 1, "No", "", final=False, retry_after=None),
+    "lose": lambda calls, call: calls.lose(call, "pay", 2, "TimedOut", ""),
+    "probe leave": lambda calls, call: calls.probe_leave(call, "pay", 1),
+    "probe": lambda calls, call: calls.probe(call, "pay", 1, Verdict.HAPPENED, {}, as_of=seconds(1), give_up=False),
+    "renew": lambda calls, call: calls.renew(call),
+    "drain": lambda calls, call: calls.drain(call),
+    "release": lambda calls, call: calls.release(call, Release.DRAINED),
+    "finish": lambda calls, call: calls.finish(call, {}),
+    "fail the run": lambda calls, call: calls.fail_run(call, "NoGo", ""),
+    "halt the run": lambda calls, call: calls.halt_run(call, "Odd", ""),
+}
+# These answer by the pod alone, or are the one exception (I2).
+OTHERS = {"claim", "result", "complete", "standing", "lease_seconds"}
+
+
+@pytest.fixture
+async def fenced() -> tuple[WorkerCalls, MemoryRunStore]:
+    """pod-1 began a payment under token 1; it is gone, and pod-2 holds the run under token 2."""
+    clock, store = FakeClock(), MemoryRunStore()
+    plan = {"steps": [{"id": "pay", "action": "Payment", "probe": {"giveUpAfterSeconds": 300}}, {"id": "look", "action": "Read"}]}
+    store.create({"metadata": {"namespace": KEY.namespace, "name": KEY.name}, "spec": {"plan": plan, "template": {}}})
+    applier = Applier(store, clock, FakeIds(), Settings())
+    gate = MemoryGate(clock)
+    calls = WorkerCalls(applier, MemoryRecordStore(), gate)
+    uid = (await store.load(KEY)).run.uid
+    for _ in range(2):
+        stored = (await applier.apply(KEY, lambda run, at: (decide(run, World(mark=uid), at).run, None))).stored
+    assert stored.run.worker is not None
+    for caller in (OLD, NEW):
+        gate.pods[caller.pod_uid] = Pod(caller.pod, caller.pod_uid, stored.run.worker.job, KEY, uid, clock.now())
+    first = await calls.claim(OLD, KEY, "claim-1")
+    await calls.begin(Call(OLD, KEY, first.token), "pay", "begin-1", {"amount": 1})
+    gate.pods[OLD.pod_uid].vanished = True
+    second = await calls.claim(NEW, KEY, "claim-2")
+    assert (first.token, second.token) == (1, 2)
+    return calls, store
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(("says", "caller", "token"), [("the old one", OLD, 1), ("another pod's", OLD, 2), ("none of its own", NEW, 1)])
+async def test_a_stale_token_loses(
+    name: str, says: str, caller: Caller, token: int, fenced: tuple[WorkerCalls, MemoryRunStore]
+) -> None:
+    calls, store = fenced
+    before = store.document(KEY)
+    with pytest.raises(Refused) as refused:
+        await OPERATIONS[name](calls, Call(caller, KEY, token))
+    assert refused.value.code is Code.FENCED
+    assert store.document(KEY) == before
+
+
+async def test_the_truth_is_heard_under_an_old_token(fenced: tuple[WorkerCalls, MemoryRunStore]) -> None:
+    calls, store = fenced
+    view = await calls.complete(Call(OLD, KEY, 1), "pay", 1, {"refund": "re_9"})
+    assert view.result == {"refund": "re_9"}
+    assert store.document(KEY)["status"]["ledger"]["pay"]["state"] == "Done"
+
+
+async def test_a_token_of_the_future_means_that_the_store_went_back_in_time(fenced: tuple[WorkerCalls, MemoryRunStore]) -> None:
+    calls, store = fenced
+    with pytest.raises(Refused) as refused:
+        await calls.begin(Call(NEW, KEY, 9), "look", "new", {})
+    assert refused.value.code is Code.HELD
+    assert store.document(KEY)["status"]["hold"]["reason"] == "LedgerBehind"
+
+
+def test_no_operation_of_a_worker_is_left_out() -> None:
+    public = {name for name in vars(WorkerCalls) if not name.startswith("_")}
+    renamed = {"submit_plan": "plan", "probe_leave": "probe leave", "fail_run": "fail the run", "halt_run": "halt the run"}
+    assert {renamed.get(name, name) for name in public} - OTHERS == {name for name in OPERATIONS if name != "begin of what is in flight"}
