@@ -29,6 +29,7 @@ class Watcher:
         self._runs: dict[tuple[str, str], Object] = {}
         self._histories: dict[str, History] = {}
         self._phases: dict[tuple[str, str], list[str]] = {}
+        self._first: dict[tuple[str, str], Object] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="agentrun-watch", daemon=True)
         self.broken: list[str] = []
@@ -56,6 +57,11 @@ class Watcher:
         """The phases of a run in the order in which they were seen."""
         with self._changed:
             return list(self._phases.get((namespace, name), ()))
+
+    def first_in_phase(self, namespace: str) -> dict[str, Object]:
+        """The first sight of any run of a namespace in each phase."""
+        with self._changed:
+            return {phase: run for (where, phase), run in self._first.items() if where == namespace}
 
     def until(self, what: str, fact: Callable[[], T | None], *, seconds: float, evidence: Callable[[], str]) -> T:
         """Wait until `fact` gives something true, and return that; look whenever a run changes, and now and then.
@@ -121,10 +127,12 @@ class Watcher:
                 history = self._histories.setdefault(metadata["uid"], History("/".join(key)))
                 self.broken += history.see(run.get("status", {}))
                 self._runs[key] = run
-                self._note_phase(key, run.get("status", {}).get("phase"))
+                self._note_phase(key, run)
             self._changed.notify_all()
 
-    def _note_phase(self, key: tuple[str, str], phase: str | None) -> None:
-        seen = self._phases.setdefault(key, [])
+    def _note_phase(self, key: tuple[str, str], run: Object) -> None:
+        phase, seen = run.get("status", {}).get("phase"), self._phases.setdefault(key, [])
+        if phase:
+            self._first.setdefault((key[0], phase), run)
         if phase and seen[-1:] != [phase]:
             seen.append(phase)
