@@ -1,4 +1,7 @@
-"""Inside a real agent framework: its parallel tools are steps, and a stop is nothing that the model hears of."""
+"""Inside real agent frameworks: their parallel tools are steps, and a stop is nothing that the model hears of.
+
+Of the two, one lets a tool's exception end the agent, the other hands it to the model as text.
+"""
 
 # ruff: noqa: PT012  (leaving the block is part of the test)
 
@@ -7,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kani import AIFunction, ChatMessage, Kani, ToolCall
+from kani.engines.base import BaseEngine, Completion
 from pydantic_ai import Agent, ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
@@ -116,3 +121,51 @@ async def test_a_stop_after_a_doubt_is_no_text_for_the_model_either(tmp_path: Pa
             await tools.agent(model).run("refund order 4711")
     assert [text for text in model.told if "do not tell" in text] == []
     assert len(gateway.bodies("steps/refund/complete")) == 1
+
+
+class Engine(BaseEngine):  # type: ignore[misc]  # the framework has no types
+    """The other framework's model: asks for two tools at once, then answers. Keeps all that it was told."""
+
+    max_context_size = 100_000
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def prompt_len(self, messages: Any, functions: Any = None, **_more: Any) -> int:
+        return 1
+
+    async def predict(self, messages: list[ChatMessage], functions: Any = None, **_more: Any) -> Completion:
+        self.told = [str(message.text) for message in messages]
+        calls = [ToolCall.from_function("refund"), ToolCall.from_function("mail")] if len(messages) == 1 else None
+        return Completion(ChatMessage.assistant("" if calls else "all done", tool_calls=calls))
+
+
+async def chat(tools: Tools, engine: Engine) -> None:
+    functions = [AIFunction(tool, auto_retry=False, desc="a tool") for tool in (tools.refund, tools.mail)]
+    async for _message in Kani(engine, functions=functions).full_round("refund order 4711"):
+        pass
+
+
+async def test_an_exception_of_a_tool_is_text_for_the_model_so_a_stop_must_be_none(tmp_path: Path) -> None:
+    gateway, engine = ScriptedGateway(PLAN), Engine()
+    gateway.on("steps/mail/begin", {"outcome": "Denied", "reason": "Denied", "message": "told to the model"})
+    async with connection(gateway, tmp_path) as run:
+        await chat(Tools(run), engine)
+        await run.finish()
+    assert [text for text in engine.told if "told to the model" in text] != []
+
+
+@pytest.mark.parametrize("code", ["halted", "draining", "cancelled", "fenced"])
+async def test_a_stop_passes_where_exceptions_do_not(code: str, tmp_path: Path) -> None:
+    gateway, engine = ScriptedGateway(PLAN), Engine()
+    gateway.on("steps/mail/begin", Problem(code, detail="do not tell the model"))
+    tools: Tools | None = None
+    with pytest.raises(stepfence.Stop):
+        async with connection(gateway, tmp_path) as run:
+            tools = Tools(run)
+            await chat(tools, engine)
+    assert tools is not None
+    assert engine.told == ["refund order 4711"]
+    assert tools.performed == ["refund"]
+    assert len(gateway.bodies("steps/refund/complete")) == 1
+    assert gateway.bodies("steps/refund/lose") == []
