@@ -22,7 +22,8 @@ def moves(world: World) -> list[Move]:
     """Return everything that may happen next."""
     found = [*workers.moves(world), *people.moves(world)]
     only = world.scenario.only
-    return [move for move in found if re.search(only, move[0])] if only else found
+    # Undirected, what is usual is offered several times; directed, each move once.
+    return [(label, move) for label, move in dict(found).items() if re.search(only, label)] if only else found
 
 
 def play(scenario: Scenario, choices: Iterable[int], rules: Rules | None = None, *, to_the_end: bool = True) -> World:
@@ -30,9 +31,12 @@ def play(scenario: Scenario, choices: Iterable[int], rules: Rules | None = None,
     world = World(scenario, rules or Rules())
     try:
         people.reconcile(world)
+        guide = list(scenario.guide)
         for choice in choices:
             possible = moves(world) or [("nothing", lambda: None)]
-            world.make(*possible[choice % len(possible)])
+            guided = [move for move in possible if guide and choice % 4 and re.search(guide[0], move[0])]
+            guide = guide[1:] if guided else guide
+            world.make(*(guided or possible)[choice % len(guided or possible)])
         if to_the_end:
             drive_to_the_end(world)
     except Violation as violation:

@@ -42,7 +42,8 @@ _LATE_GO = r"claim$|begin( \(deaf\))?$|t send$|reconciles|time: [13]|answers"
 _WRONG_POD = r"claim$|begin$|\(mute\)|report$|lands|reconciles|time: 1|killed|erased|kubelet|answers"
 _END_OF_LIFE = r"claim$|begin$|t send$|\(broken\)|report$|time: [13]"
 _TWO_UPSERTS = r"claim$|begin$|t send$|\(mute\)|report$|lands"
-_LATE_WORD = r"claim$|begin$|t send$|u sends \(mute\)|report$|lands|time: 7"
+_LATE_WORD = ("t claim", "t begin", "t send", "time: 7", "u begin", "u .*mute", "u report", "t report", "t begin", "t send", "lands")
+
 
 FOCUSES = (
     _focus("V1", rules.settle_time, "send kill people", v.DOUBLE_EFFECT, v.FALSE_FAILED, honours=False),
@@ -63,5 +64,5 @@ FOCUSES = (
     _focus("V14", rules.overdue_is_lost, "hang send", v.STUCK),
     _focus("V15", rules.active_run, "cancel suspend drain halt", v.NOT_ACTIVE),
     _focus("V16", rules.settle_before_an_upsert_is_rerun, "send", v.LOST_ORDER, steps=_UPSERTS, honours=False, only=_TWO_UPSERTS),
-    _focus("V17", rules.success_alone, "send", v.LOST_ORDER, steps=_UPSERTS, honours=False, program="twice", only=_LATE_WORD),
+    _focus("V17", rules.success_alone, "send", v.LOST_ORDER, steps=_UPSERTS, honours=False, program="twice", guide=_LATE_WORD),
 )

@@ -32,6 +32,8 @@ class Scenario:
     settings: Settings = field(default=SETTINGS)
     # Directed search: only moves whose label matches may be made.
     only: str = ""
+    # Guided search: three of four moves follow this order while they can, the fourth is any.
+    guide: tuple[str, ...] = ()
 
 
 def quick(name: str, action: Action, **asked: object) -> StepSpec:
