@@ -1,6 +1,7 @@
 """What people decide: one answer a question, used once; approvals and their expiry (I10, R2, R6, R11)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,32 +14,30 @@ from stepfence.core.words import Action, Outcome, Recovery, State, Verdict
 from stepfence.schema import decode
 from stepfence.testing.builders import at, begun, body, claimed, new_run, report, seconds, step, with_decision
 
-JANE = {"by": "jane", "reason": "seen in the dashboard"}
+JANE: dict[str, Any] = {"by": "jane", "reason": "seen in the dashboard"}
 
 
-def doubt(**asked: object) -> Run:
+def doubt(**asked: Any) -> Run:
     """A payment that began at second 0 and was lost at second 20."""
-    run, _ = begun(claimed(new_run(step(**asked))))  # type: ignore[arg-type]
+    run, _ = begun(claimed(new_run(step(**asked))))
     return reports.lose(run, report(run), "TimedOut", "", at(20))[0]
 
 
-def asking(**asked: object) -> Run:
+def asking(**asked: Any) -> Run:
     """A payment that waits for approval since second 0; the worker has gone."""
-    try:
-        begun(claimed(new_run(step(**{"approval": True, **asked}))))  # type: ignore[arg-type]
-    except ledger.RefusedAfter as refused:
-        assert refused.code is Code.AWAITING_APPROVAL
-        assert refused.question == f"pay.{refused.run.ledger['pay'].question}"
-        return fencing.release(refused.run, Release.HALTED, at(1))
-    raise AssertionError("nobody was asked")
+    with pytest.raises(ledger.RefusedAfter) as refused:
+        begun(claimed(new_run(step(**{"approval": True, **asked}))))
+    run = refused.value.run
+    assert (refused.value.code, refused.value.question) == (Code.AWAITING_APPROVAL, key(run))
+    return fencing.release(run, Release.HALTED, at(1))
 
 
 def key(run: Run) -> str:
     return f"pay.{run.ledger['pay'].question}"
 
 
-def take(run: Run, after: float, verdict: Verdict, at_key: str | None = None, **known: object) -> Run:
-    decision = Decision(verdict, **{**JANE, **known})  # type: ignore[arg-type]
+def take(run: Run, after: float, verdict: Verdict, at_key: str | None = None, **known: Any) -> Run:
+    decision = Decision(verdict, **{**JANE, **known})
     results = {key(run): body("re_9")} if verdict is Verdict.HAPPENED else {}
     return answers.catch_up(with_decision(run, at_key or key(run), decision), results, at(after))[0]
 
@@ -166,10 +165,9 @@ def test_after_abandon_the_run_waits_for_its_other_open_steps() -> None:
 
 
 def test_an_approved_step_performs_what_the_person_saw() -> None:
-    try:
+    with pytest.raises(ledger.RefusedAfter) as asked:
         begun(claimed(new_run(step(approval=True))), payload={"amount": 1})
-    except ledger.RefusedAfter as refused:
-        run = refused.run
+    run = asked.value.run
     (question,) = questions_of(run, at(1))
     assert question.payload == '{"amount":1}'
     run = claimed(take(fencing.release(run, Release.HALTED, at(1)), 5, Verdict.APPROVE), 6)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stepfence.core import fencing, ledger, lifecycle, reports
+from stepfence.core.entry import StepSpec
 from stepfence.core.errors import Code, Refused
 from stepfence.core.fencing import Claim, HolderFact, Release
 from stepfence.core.ledger import Go
@@ -26,8 +27,8 @@ def code_of(happen: Callable[[], object]) -> Code:
     return refused.value.code
 
 
-def in_flight(*steps: object) -> Run:
-    run = claimed(new_run(*(steps or TWO)))  # type: ignore[arg-type]
+def in_flight(*steps: StepSpec) -> Run:
+    run = claimed(new_run(*(steps or TWO)))
     for planned in run.plan.steps if run.plan else ():
         run, _ = begun(run, 1, planned.id)
     return run
@@ -80,11 +81,15 @@ def test_a_pod_that_was_told_to_go_is_still_going_when_it_claims_again() -> None
     [
         ("terminal", lambda run: replace(run, outcome=Outcome.FAILED), Code.TERMINAL),
         ("cancelled", lambda run: replace(run, spec=replace(run.spec, cancel=True)), Code.CANCELLED),
-        ("ending", lambda run: replace(lifecycle.fail_run(in_flight(), "Gone", "", at(2)), holder=None), Code.CANCELLED),
+        ("ending", lambda _: replace(lifecycle.fail_run(in_flight(), "Gone", "", at(2)), holder=None), Code.CANCELLED),
         ("suspended", lambda run: replace(run, spec=replace(run.spec, suspend=True)), Code.HELD),
         ("held", lambda run: lifecycle.halt_run(run, "Odd", "", at(1)), Code.HELD),
-        ("halted", lambda run: fencing.settle(in_flight(), "WorkerLost", at(2)), Code.HALTED),
-        ("past its deadline", lambda run: lifecycle.keep_time(replace(run, spec=replace(run.spec, active_deadline=3)), at(0)), Code.CANCELLED),
+        ("halted", lambda _: fencing.settle(in_flight(), "WorkerLost", at(2)), Code.HALTED),
+        (
+            "past its deadline",
+            lambda run: lifecycle.keep_time(replace(run, spec=replace(run.spec, active_deadline=3)), at(0)),
+            Code.CANCELLED,
+        ),
     ],
 )
 def test_a_claim_is_refused_while_the_run_is(says: str, change: Callable[[Run], Run], code: Code) -> None:
@@ -107,9 +112,7 @@ def test_a_release_loses_what_is_in_flight_and_leaves_a_token_that_nobody_can_us
 Said = Callable[[Run, int, str], object]
 OPERATIONS: dict[str, Said] = {
     "begin": lambda run, token, pod: ledger.begin(run, ledger.Begin("look", token, f"{pod}-uid", "new", body()), at(9)),
-    "fail": lambda run, token, pod: reports.fail(
-        run, report(run, token=token, pod=pod), "No", "", final=False, retry_after=None, at=at(9)
-    ),
+    "fail": lambda run, token, pod: reports.fail(run, report(run, token=token, pod=pod), "No", "", final=False, retry_after=None, at=at(9)),
     "lose": lambda run, token, pod: reports.lose(run, report(run, 2, token=token, pod=pod), "TimedOut", "", at(9)),
     "probe leave": lambda run, token, pod: reports.probe_leave(run, report(run, token=token, pod=pod), at(9)),
     "probe": lambda run, token, pod: reports.probe(

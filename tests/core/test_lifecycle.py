@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ from stepfence.testing.builders import at, begun, body, claimed, new_run, report
 SIDE = (step("pay"), step("notify", Action.CREATE))
 
 
-def with_entry(run: Run, state: State, name: str = "pay", **known: object) -> Run:
-    entry = replace(Entry(state, "sf1", question="q1" if state in (State.UNKNOWN, State.AWAITING_APPROVAL) else None), **known)  # type: ignore[arg-type]
+def with_entry(run: Run, state: State, name: str = "pay", **known: Any) -> Run:
+    entry = replace(Entry(state, "sf1", question="q1" if state in (State.UNKNOWN, State.AWAITING_APPROVAL) else None), **known)
     return replace(run, ledger={**run.ledger, name: entry})
 
 
@@ -45,9 +46,9 @@ def test_acceptance_fixes_identity_start_and_plan_once() -> None:
         ({"steps": (step(), step())}, "spec.plan.steps[1].id"),
     ],
 )
-def test_a_bad_spec_ends_before_any_worker(spec: dict[str, object], says: str) -> None:
+def test_a_bad_spec_ends_before_any_worker(spec: dict[str, Any], says: str) -> None:
     base = new_run(accepted=False)
-    run = lifecycle.accept(replace(base, spec=replace(base.spec, **spec)), at())  # type: ignore[arg-type]
+    run = lifecycle.accept(replace(base, spec=replace(base.spec, **spec)), at())
     assert (run.outcome, run.reason) == (Outcome.FAILED, "InvalidSpec")
     assert says in run.message
 
@@ -108,7 +109,7 @@ def test_an_end_does_not_wait_for_a_doubt_that_harms_nobody(how: str, action: Ac
         (State.DONE, {}, True),
     ],
 )
-def test_a_failed_run_ends_when_nothing_is_open(state: State, known: dict[str, object], ends: bool) -> None:
+def test_a_failed_run_ends_when_nothing_is_open(state: State, known: dict[str, Any], ends: bool) -> None:
     run = lifecycle.fail_run(with_entry(claimed(new_run(step())), state, **known), "NoGo", "", at(3))
     assert run.terminal is ends
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stepfence.core.entry import StepSpec
 from stepfence.core.errors import Code, Refused
 from stepfence.core.plan import StepRequest, default_recovery, effective, plan_digest, plan_problems, submit, take_spec_plan
 from stepfence.core.words import Action, PlanSource, Recovery, Settings
@@ -100,7 +101,7 @@ def test_a_plan_grows_at_its_end_only() -> None:
     [[PAY], [PAY, READ], [READ, MORE], [step("look", Action.READ, timeout=61), PAY], [READ, MORE, PAY]],
     ids=["removed", "swapped", "replaced", "changed", "put between"],
 )
-def test_anything_else_is_refused(steps: list) -> None:  # type: ignore[type-arg]
+def test_anything_else_is_refused(steps: list[StepSpec]) -> None:
     run, _ = submit(new_run(), [READ, PAY], at(1))
     with pytest.raises(Refused, match="only grows at its end") as refused:
         submit(run, steps, at(2))
@@ -114,9 +115,9 @@ def test_anything_else_is_refused(steps: list) -> None:  # type: ignore[type-arg
         (step(recovery=Recovery.RESEND_WITH_KEY, key_ttl=86400), "ResendWithKey"),
     ],
 )
-def test_a_worker_may_not_loosen(loose: object, says: str) -> None:
+def test_a_worker_may_not_loosen(loose: StepSpec, says: str) -> None:
     with pytest.raises(Refused, match=f"asks for {says}") as refused:
-        submit(new_run(), [READ, loose], at())  # type: ignore[list-item]
+        submit(new_run(), [READ, loose], at())
     assert refused.value.field == "steps[1].recovery"
 
 
@@ -137,8 +138,8 @@ def test_nor_in_what_it_appends() -> None:
     ],
     ids=lambda one: f"{one.action}-{one.recovery}",
 )
-def test_a_worker_may_be_stricter(strict: object) -> None:
-    _, answer = submit(new_run(), [strict], at())  # type: ignore[list-item]
+def test_a_worker_may_be_stricter(strict: StepSpec) -> None:
+    _, answer = submit(new_run(), [strict], at())
     assert answer.changed
 
 
@@ -160,7 +161,7 @@ def test_a_loose_plan_of_the_spec_may_be_repeated_by_the_worker() -> None:
         ([step(f"s{number}") for number in range(4)], "plan.steps: 4 steps, at most 3"),
     ],
 )
-def test_a_plan_that_cannot_work_is_named(steps: list, where: str) -> None:  # type: ignore[type-arg]
+def test_a_plan_that_cannot_work_is_named(steps: list[StepSpec], where: str) -> None:
     settings = Settings(max_steps=3)
     assert (plan_problems(steps, settings) or "").startswith(where)
     with pytest.raises(Refused) as refused:

@@ -1,10 +1,11 @@
 """From which second "it did not happen" counts, and who may settle a doubt (R1, R2, R10)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from stepfence.core.entry import Attempt, Entry
+from stepfence.core.entry import Attempt, Entry, StepSpec
 from stepfence.core.lifecycle import set_ending
 from stepfence.core.recovery import (
     MAX_UNRESOLVED,
@@ -23,16 +24,16 @@ from stepfence.testing.builders import at, new_run, seconds, step
 SETTINGS = Settings()
 
 
-def attempt(number: int = 1, start: float = 0, ended: float | None = None, **known: object) -> Attempt:
+def attempt(number: int = 1, start: float = 0, ended: float | None = None, **known: Any) -> Attempt:
     terminated = None if ended is None else seconds(ended)
     made = Attempt(number, Token(1), f"r{number}", f"pod-{number}-uid", seconds(start), seconds(start + 60), terminated)
-    return replace(made, **known)  # type: ignore[arg-type]
+    return replace(made, **known)
 
 
-def doubt(*attempts: Attempt, **known: object) -> Entry:
+def doubt(*attempts: Attempt, **known: Any) -> Entry:
     made = attempts or (attempt(),)
     entry = Entry(State.UNKNOWN, "sf1", attempt=made[-1].number, open=made, first_started_at=made[0].started_at, asked_at=seconds(20))
-    return replace(entry, **known)  # type: ignore[arg-type]
+    return replace(entry, **known)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +105,8 @@ def test_a_resend_needs_its_recovery_a_life_and_a_start() -> None:
         ("one less is fine", RESEND, doubt(*(attempt(n) for n in range(1, MAX_UNRESOLVED))), 20),
     ],
 )
-def test_a_machine_may_begin_again(says: str, planned: object, entry: Entry, second: float | None) -> None:
-    moment = may_begin_again_at(entry, planned, at(20))  # type: ignore[arg-type]
+def test_a_machine_may_begin_again(says: str, planned: StepSpec, entry: Entry, second: float | None) -> None:
+    moment = may_begin_again_at(entry, planned, at(20))
     assert moment == (None if second is None else seconds(second))
 
 
@@ -127,10 +128,10 @@ def test_probing_gives_up_after_the_last_moment_at_which_a_no_can_begin_to_count
         ("an abandoned step", step(action=Action.UPSERT), {"abandoned": True}, 20, False),
     ],
 )
-def test_a_machine_settles(says: str, planned: object, known: dict[str, object], second: float, machine: bool) -> None:
-    run, entry = new_run(planned), doubt(**known)  # type: ignore[arg-type]
-    assert machine_may_settle(run, entry, planned, at(second)) is machine  # type: ignore[arg-type]
-    assert needs_person(run, entry, planned, at(second)) is not (machine or entry.abandoned)  # type: ignore[arg-type]
+def test_a_machine_settles(says: str, planned: StepSpec, known: dict[str, Any], second: float, machine: bool) -> None:
+    run, entry = new_run(planned), doubt(**known)
+    assert machine_may_settle(run, entry, planned, at(second)) is machine
+    assert needs_person(run, entry, planned, at(second)) is not (machine or entry.abandoned)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +163,9 @@ def test_a_person_is_asked(says: str, state: State, action: Action, ending: bool
         (step(action=Action.UPSERT, recovery=Recovery.RESEND_WITH_KEY, key_ttl=900), 1, None),
     ],
 )
-def test_until_when_another_attempt_may_land_over_a_later_step(planned: object, besides: int | None, second: float | None) -> None:
+def test_until_when_another_attempt_may_land_over_a_later_step(planned: StepSpec, besides: int | None, second: float | None) -> None:
     entry = doubt(attempt(1), attempt(2, start=100))
-    found = may_land_until(entry, planned, SETTINGS, besides=besides)  # type: ignore[arg-type]
+    found = may_land_until(entry, planned, SETTINGS, besides=besides)
     assert found == (None if second is None else seconds(second))
 
 

@@ -202,12 +202,10 @@ def test_the_table_is_the_designs() -> None:
     assert built == {(source, event): targets for source, event, targets in [*DESIGN, *CLARIFIED]}
 
 
-WITHOUT_ROW = [
-    pair for pair in itertools.product(State, Event) if pair not in {(row.source, row.event) for row in TABLE}
-]
+WITHOUT_ROW = [pair for pair in itertools.product(State, Event) if pair not in {(row.source, row.event) for row in TABLE}]
 
 
-@pytest.mark.parametrize(("state", "event"), WITHOUT_ROW, ids=lambda value: str(value))
+@pytest.mark.parametrize(("state", "event"), WITHOUT_ROW, ids=str)
 def test_every_other_pair_is_refused(state: State, event: Event) -> None:
     answer = Answer("q1", Verdict.APPROVE, "jane", seconds(0))
     late = cue(10**6, asked_at=seconds(10**6), force=True, result=body(), answer=answer)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from stepfence.core import fencing, lifecycle
-from stepfence.core.entry import Entry
+from stepfence.core.entry import Entry, StepSpec
 from stepfence.core.errors import Refused
 from stepfence.core.ledger import RefusedAfter
 from stepfence.core.model import Run, Worker
@@ -17,9 +18,9 @@ from stepfence.testing.builders import at, begun, body, claimed, new_run, second
 Change = Callable[[Run], Run]
 
 
-def entry(run: Run, state: State, name: str = "pay", **known: object) -> Run:
+def entry(run: Run, state: State, name: str = "pay", **known: Any) -> Run:
     question = "q1" if state in (State.UNKNOWN, State.AWAITING_APPROVAL) else None
-    made = replace(Entry(state, "sf1", attempt=1, question=question, asked_at=seconds(1)), **known)  # type: ignore[arg-type]
+    made = replace(Entry(state, "sf1", attempt=1, question=question, asked_at=seconds(1)), **known)
     return replace(run, ledger={**run.ledger, name: made})
 
 
@@ -111,9 +112,9 @@ def test_every_condition_is_there_once_with_a_reason_that_kubernetes_takes() -> 
         assert all(condition.reason.isalpha() and condition.reason[0].isupper() for condition in told)
 
 
-def doubt(planned: object, after: float = 10) -> Run:
-    run = claimed(new_run(planned))  # type: ignore[arg-type]
-    run, _ = begun(run, 0, planned.id)  # type: ignore[attr-defined]
+def doubt(planned: StepSpec, after: float = 10) -> Run:
+    run = claimed(new_run(planned))
+    run, _ = begun(run, 0, planned.id)
     return fencing.settle(run, "WorkerLost", at(after))
 
 
@@ -130,7 +131,7 @@ def doubt(planned: object, after: float = 10) -> Run:
         ("an Upsert that must halt", step(action=Action.UPSERT, recovery=Recovery.HALT), 10, True),
     ],
 )
-def test_a_question_is_listed_only_when_no_machine_may_settle(says: str, planned: object, second: float, asked: bool) -> None:
+def test_a_question_is_listed_only_when_no_machine_may_settle(says: str, planned: StepSpec, second: float, asked: bool) -> None:
     told = summarize(doubt(planned), at(second))
     assert bool(told.questions) is asked
     assert (told.phase is Phase.NEEDS_RECONCILIATION) is asked

@@ -73,7 +73,9 @@ class Thread:
 
 @dataclass
 class Pod:
-    """One pod, last heard of at `heard_at`. `alive` is the truth about its process, `status` what the API server shows, `confirmed_at` when the end was seen."""
+    """One pod, last heard of at `heard_at`.
+
+    `alive` is the truth about its process, `status` what the API server shows, `confirmed_at` when the end was seen."""
 
     name: str
     heard_at: datetime

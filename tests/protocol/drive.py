@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import partial
 
 from stepfence.core.summary import QuestionKind
 from stepfence.core.words import Verdict
@@ -78,7 +79,7 @@ def _work(world: World) -> None:
                 if move is not None:
                     world.make(f"{thread} {thread.does}", move)
         if pod.alive and all(thread.does is Does.STOPPED for thread in pod.threads):
-            world.make(f"{pod.name} leaves", lambda pod=pod: workers.leave(world, pod))
+            world.make(f"{pod.name} leaves", partial(workers.leave, world, pod))
 
 
 def _answer_all(world: World) -> None:
@@ -86,4 +87,4 @@ def _answer_all(world: World) -> None:
         verdict = people.truth(world, question)
         waits = question.kind is QuestionKind.RECONCILE and verdict is Verdict.DID_NOT_HAPPEN and not question.accepts_did_not_happen
         if not waits:
-            world.make(f"a person answers {question.key}", lambda q=question, said=verdict: people.answer(world, q, said))
+            world.make(f"a person answers {question.key}", partial(people.answer, world, question, verdict))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from stepfence.core.entry import StepSpec
 from stepfence.core.words import Action, Recovery
 from tests.protocol import rules
 from tests.protocol import violations as v
@@ -26,9 +28,9 @@ class Focus:
         return f"{self.hole}-{self.out.__name__}"
 
 
-def _focus(hole: str, out: TakenOut, trouble: str, *kinds: str, steps: tuple = (), **world: object) -> Focus:  # type: ignore[type-arg]
+def _focus(hole: str, out: TakenOut, trouble: str, *kinds: str, steps: tuple[StepSpec, ...] = (), **world: Any) -> Focus:
     made = steps or (quick("a", Action.PAYMENT),)
-    return Focus(hole, out, Scenario(made, trouble=frozenset(trouble.split()), **world), frozenset(kinds))  # type: ignore[arg-type]
+    return Focus(hole, out, Scenario(made, trouble=frozenset(trouble.split()), **world), frozenset(kinds))
 
 
 _RESEND = quick("a", Action.PAYMENT, attempts=2, recovery=Recovery.RESEND_WITH_KEY, key_ttl=8)

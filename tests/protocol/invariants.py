@@ -78,7 +78,9 @@ class Book:
             return
         opening = self.openings.get(step.id, 0)
         meant = [
-            p for p in self.patches if p.step == step.id and p.opening == opening and p.verdict is answer.verdict and p.force == answer.force
+            p
+            for p in self.patches
+            if p.step == step.id and p.opening == opening and p.verdict is answer.verdict and p.force == answer.force
         ]
         if before is None or before.state not in _OPEN or not meant:
             raise Violation(v.WRONG_ANSWER, f"{answer.verdict} (force={answer.force}) was not given for opening {opening} of {step.id}")

@@ -30,11 +30,15 @@ def moves(world: World) -> list[Move]:
             if world.on("erase"):
                 found.append((f"{pod.name} is erased unseen", partial(_erase, pod)))
     if world.on("extra") and len(world.running()) == 1 and len(world.pods) < _PODS:
-        found.append(("another pod starts", lambda: [world.start_pod(), None][1]))
+        found.append(("another pod starts", partial(_start, world)))
     for effect in world.provider.effects:
         if not effect.visible:
             found.append((f"{effect.flight} becomes visible", partial(setattr, effect, "visible", True)))
     return found + (_person_moves(world) if world.on("people") else []) + _user_moves(world)
+
+
+def _start(world: World) -> None:
+    world.start_pod()
 
 
 def _report(pod: Pod) -> None:
@@ -179,4 +183,3 @@ def unhold(world: World) -> None:
     """The user lets a suspended run go on."""
     if world.run.spec.suspend:
         world.patch_spec(suspend=False)
-

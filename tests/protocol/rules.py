@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepfence.core import answers, fencing, ledger, lifecycle, moves, recovery, reports, steps, summary
-from stepfence.core.errors import Refused
+from stepfence.core.errors import Code, Refused
 from stepfence.core.ledger import Begin, BeginAnswer, Go
 from stepfence.core.model import Entry, Run, StepSpec
 from stepfence.core.moves import Cue, Guard
@@ -73,7 +73,7 @@ def early_no_of_a_person(patch: Patch) -> Rules:
     def patient(run: Run, key: str, decision: Any, result: Any, at: At) -> Any:
         changed, recorded = real(run, key, decision, result, at)
         if recorded.refused:
-            raise Refused(answers.Code.TOO_EARLY, "kept for later")
+            raise Refused(Code.TOO_EARLY, "kept for later")
         return changed, recorded
 
     patch.setattr(answers, "answer", patient)
@@ -97,7 +97,7 @@ def compare_and_swap(patch: Patch) -> Rules:
 
 def older_doubt(patch: Patch) -> Rules:
     """V4, R4: a sure failure clears older attempts too."""
-    _guard(patch, Event.FAIL, moves.older_unresolved, lambda entry, step, cue: False)
+    _guard(patch, Event.FAIL, moves.older_unresolved, lambda *_: False)
     return Rules()
 
 
@@ -119,7 +119,7 @@ def named_attempt(patch: Patch) -> Rules:
 
 def fresh_question_ids(patch: Patch) -> Rules:
     """V6, V7, R6: a step's question has the same id each time."""
-    _everywhere(patch, "fresh_id", lambda nonce, *about: "same")
+    _everywhere(patch, "fresh_id", lambda *_: "same")
     return Rules(admission=False)
 
 
@@ -200,13 +200,13 @@ def welcome_truth(patch: Patch) -> Rules:
 
 def overdue_is_lost(patch: Patch) -> Rules:
     """V14, R14: a hung call keeps its step for as long as its pod lives."""
-    _everywhere(patch, "lose_overdue", lambda run, at: run)
+    _everywhere(patch, "lose_overdue", lambda run, _: run)
     return Rules(delete_overdue_pods=False)
 
 
 def active_run(patch: Patch) -> Rules:
     """V15, R15: begin does not ask whether the run is active."""
-    patch.setattr(ledger, "require_active", lambda run, at: None)
+    patch.setattr(ledger, "require_active", lambda *_: None)
     return Rules()
 
 
@@ -223,5 +223,5 @@ def settle_before_an_upsert_is_rerun(patch: Patch) -> Rules:
 
 def success_alone(patch: Patch) -> Rules:
     """V17: a success of an Upsert's older attempt is Done at once, though the newer one is still on its way."""
-    _everywhere(patch, "may_land_until", lambda entry, step, settings, besides=None: None)
+    _everywhere(patch, "may_land_until", lambda *_, **__: None)
     return Rules()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ class Scenario:
     guide: tuple[str, ...] = ()
 
 
-def quick(name: str, action: Action, **asked: object) -> StepSpec:
+def quick(name: str, action: Action, **asked: Any) -> StepSpec:
     """Return a step with a life short enough that everything can happen to it in a few dozen moves."""
     return step(name, action, **{"timeout": 4, "settle": 2, "backoff": 1, **asked})
 
@@ -45,13 +46,13 @@ def _kinds() -> list[Callable[[str, int, bool], StepSpec]]:
     return [
         lambda name, tries, ask: quick(name, Action.PAYMENT, attempts=tries, approval=ask),
         lambda name, tries, ask: quick(name, Action.CREATE, attempts=tries, approval_expires=5 if ask else None),
-        lambda name, tries, ask: quick(name, Action.READ, attempts=tries),
+        lambda name, tries, _: quick(name, Action.READ, attempts=tries),
         lambda name, tries, ask: quick(name, Action.UPSERT, attempts=tries, approval_expires=9 if ask else None),
-        lambda name, tries, ask: quick(name, Action.PAYMENT, attempts=tries, probe_give_up=4),
+        lambda name, tries, _: quick(name, Action.PAYMENT, attempts=tries, probe_give_up=4),
         lambda name, tries, ask: quick(name, Action.DELETE, attempts=tries, approval_expires=6 if ask else None),
         lambda name, tries, ask: quick(name, Action.PAYMENT, attempts=tries, recovery=Recovery.RESEND_WITH_KEY, key_ttl=14, approval=ask),
-        lambda name, tries, ask: quick(name, Action.UPSERT, attempts=tries, recovery=Recovery.HALT),
-        lambda name, tries, ask: quick(name, Action.CREATE, attempts=tries, recovery=Recovery.RERUN),
+        lambda name, tries, _: quick(name, Action.UPSERT, attempts=tries, recovery=Recovery.HALT),
+        lambda name, tries, _: quick(name, Action.CREATE, attempts=tries, recovery=Recovery.RERUN),
     ]
 
 

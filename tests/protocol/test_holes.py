@@ -5,6 +5,7 @@ A story returns whether the harm could be done.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def refused(call: Callable[[], object]) -> bool:
     return False
 
 
-def paying(**asked: object) -> Run:
+def paying(**asked: Any) -> Run:
     """A run whose only step is a payment that began at second 0 (time-out 60, settle 10, margin 10)."""
     run, _ = begun(claimed(new_run(step(**asked))))
     return run

@@ -76,7 +76,7 @@ def play(machine: type[StoredRun], histories: int, **more: Any) -> None:
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example, HealthCheck.data_too_large],
         **more,
     )
-    run_state_machine_as_test(machine, settings=profile)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=profile)
 
 
 def test_no_history_over_the_store_breaks_the_promise_and_each_reaches_an_end() -> None:

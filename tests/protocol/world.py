@@ -164,7 +164,8 @@ class World:
         """Start a worker with the threads of the scenario's program."""
         pod = Pod(f"pod-{len(self.pods) + 1}", self.now)
         names = tuple(step.id for step in self.scenario.steps)
-        todos = {"row": [names], "twice": [names, names], "together": [(name,) for name in names]}[self.scenario.program]
+        programs: dict[str, list[tuple[str, ...]]] = {"row": [names], "twice": [names, names], "together": [(name,) for name in names]}
+        todos = programs[self.scenario.program]
         pod.threads = [Thread(pod, chr(ord("t") + index), todo) for index, todo in enumerate(todos)]
         self.pods.append(pod)
         return pod
