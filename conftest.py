@@ -1,8 +1,10 @@
 """What holds for every test: its tier, named in the report, and its deadline."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 ROOT = Path(__file__).parent
 MARKED_TIERS = ("gitops", "network_policy", "cluster_choice", "contract", "pods")
@@ -32,3 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.user_properties.append(("tier", tier))
         if item.path.is_relative_to(ROOT / "e2e") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(E2E_TIMEOUT_SECONDS))
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_no_other_test() -> Iterator[None]:
+    """A test that runs a whole command sets up its logs, on a stream that ends with it."""
+    yield
+    structlog.reset_defaults()
