@@ -85,6 +85,9 @@ class Pod:
     reported: bool = False
     confirmed_at: datetime | None = None
     deleting: bool = False
+    # When its grace has passed.
+    deletion_at: datetime | None = None
+    job: str = ""
     token: int = 0
 
     @property

@@ -18,8 +18,10 @@ Edit = Callable[[Run, At], tuple[Run, Any]]
 PAYLOAD = body({"amount": 1})
 
 
-def claim(pod: str, uid: str, request_id: str, fact: Callable[[Run], HolderFact]) -> Edit:
+def claim(pod: str, uid: str, request_id: str, fact: Callable[[Run], HolderFact], job: str | None) -> Edit:
     def edit(run: Run, at: At) -> tuple[Run, int]:
+        if job is not None and (run.worker is None or run.worker.job != job):
+            raise Refused(Code.FORBIDDEN, "this pod is not the run's current worker")
         run, _ = fencing.claim(run, fencing.Claim(pod, uid, request_id, at.settings.lease), fact(run), at)
         return run, run.token
 

@@ -67,7 +67,7 @@ def drive_to_the_end(world: World) -> None:
 
 def _controller(world: World) -> None:
     people.reconcile(world)
-    if not world.running() and people.wants_worker(world):
+    if not world.scenario.decides and not world.running() and people.wants_worker(world):
         world.start_pod()
 
 

@@ -13,6 +13,7 @@ from stepfence.core.model import Body, Decision, Run
 from stepfence.core.summary import Question, QuestionKind
 from stepfence.core.words import At, State, Verdict
 from stepfence.testing.builders import body
+from tests.protocol import controller
 from tests.protocol.actors import Patch, Pod, Status
 from tests.protocol.world import Move, World
 
@@ -39,6 +40,10 @@ def moves(world: World) -> list[Move]:
 
 def _start(world: World) -> None:
     world.start_pod()
+
+
+def _told_to_go(world: World, pod: Pod) -> None:
+    pod.deleting, pod.deletion_at = True, world.now + timedelta(seconds=controller.GRACE)
 
 
 def _report(pod: Pod) -> None:
@@ -119,7 +124,7 @@ def _user_moves(world: World) -> list[Move]:
     if world.on("cancel") and not spec.cancel:
         found.append(("the user cancels", partial(world.patch_spec, cancel=True)))
     if world.on("drain"):
-        found += [(f"{pod.name} is told to go", partial(setattr, pod, "deleting", True)) for pod in world.running() if not pod.deleting]
+        found += [(f"{pod.name} is told to go", partial(_told_to_go, world, pod)) for pod in world.running() if not pod.deleting]
     return found
 
 
@@ -128,6 +133,9 @@ def _user_moves(world: World) -> list[Move]:
 
 def reconcile(world: World, *, crash: bool = False) -> None:
     """One pass: one write of all that follows from what is seen, then pods. A crash comes between the two."""
+    if world.scenario.decides:
+        controller.reconcile(world, crash=crash)
+        return
     world.execute(_pass(world), refresh=True)
     if crash:
         return

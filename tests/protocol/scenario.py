@@ -12,7 +12,7 @@ from stepfence.core.model import StepSpec
 from stepfence.core.words import Action, Recovery, Settings
 from stepfence.testing.builders import step
 
-SETTINGS = Settings(margin=2, lease=5, unresponsive=20)
+SETTINGS = Settings(margin=2, lease=5, unresponsive=15, backoff_base=1, backoff_cap=4)
 TROUBLE = frozenset(
     {"net", "slow", "send", "kill", "vanish", "erase", "hang", "extra", "people", "force", "stale", "wrong", "cancel", "suspend", "drain"}
     | {"halt", "probe"}
@@ -29,6 +29,8 @@ class Scenario:
     honours: bool = True
     program: str = "row"
     active_deadline: int | None = None
+    # Whether the real decision drives pods, or a short model of it.
+    decides: bool = False
     trouble: frozenset[str] = TROUBLE
     settings: Settings = field(default=SETTINGS)
     # Directed search: only moves whose label matches may be made.
@@ -69,6 +71,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         steps=made,
         honours=resends or draw(st.booleans()),
         program=draw(st.sampled_from(("row", "twice", "together"))),
+        decides=draw(st.booleans()),
         active_deadline=draw(st.sampled_from((None, None, None, 12))),
         trouble=(TROUBLE - frozenset(_SOMETIMES)) | draw(st.sets(st.sampled_from(_SOMETIMES), max_size=5)),
     )

@@ -153,7 +153,8 @@ def request(world: World, thread: Thread, how: str) -> None:
 def _edit(world: World, thread: Thread) -> Edit:
     pod, doing = thread.pod, thread.doing
     if thread.does is Does.CLAIM:
-        return calls.claim(pod.name, pod.uid, thread.request_id, world.holder_fact)
+        job = pod.job if world.scenario.decides else None
+        return calls.claim(pod.name, pod.uid, thread.request_id, world.holder_fact, job)
     if thread.does is Does.BEGIN:
         return calls.begin(pod.uid, pod.token, thread.step_id or "", thread.request_id)
     if thread.does is Does.FINISH:

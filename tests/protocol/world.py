@@ -160,9 +160,9 @@ class World:
         pod = next((pod for pod in self.pods if run.holder is not None and pod.uid == run.holder.pod_uid), None)
         return HolderFact.ALIVE if pod is not None and pod.status is Status.RUNNING else HolderFact.OVER
 
-    def start_pod(self) -> Pod:
-        """Start a worker with the threads of the scenario's program."""
-        pod = Pod(f"pod-{len(self.pods) + 1}", self.now)
+    def start_pod(self, job: str = "") -> Pod:
+        """Start a worker with the threads of the scenario's program; a Job may make a second pod."""
+        pod = Pod(f"pod-{len(self.pods) + 1}", self.now, job=job or (self.run.worker.job if self.run.worker is not None else ""))
         names = tuple(step.id for step in self.scenario.steps)
         programs: dict[str, list[tuple[str, ...]]] = {"row": [names], "twice": [names, names], "together": [(name,) for name in names]}
         todos = programs[self.scenario.program]
