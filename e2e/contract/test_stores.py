@@ -20,16 +20,8 @@ from stepfence.schema import RECORD_PLURAL
 from stepfence.stores.kube import KubeRunStore
 from stepfence.stores.kube_client import KubeClient, connect, kube_path
 from stepfence.stores.kube_records import KubeRecordStore
-from tests.stores.contract import (
-    Driver,
-    LostReplyContract,
-    RecordStoreContract,
-    RunStoreContract,
-    UnknownFieldsContract,
-    claimed,
-    new,
-    write_of,
-)
+from tests.stores.contract import Driver, LostReplyContract, RunStoreContract, UnknownFieldsContract, claimed, new, write_of
+from tests.stores.contract_records import RecordStoreContract
 
 
 class KubeBackend:

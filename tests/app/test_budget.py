@@ -53,6 +53,13 @@ class TestLine:
         assert line.go(0.5) == []
         assert line.go(0.95) == [large, small]
 
+    def test_nobody_overtakes_those_whose_turn_has_come_but_who_were_not_woken_yet(self) -> None:
+        line = Line(100, 0)
+        line.join(100, 0, urgent=False)
+        first = waits(line, 50)
+        second = waits(line, 10, 0.9)
+        assert line.go(0.9) == [first, second]
+
     def test_an_object_larger_than_a_second_goes_and_is_paid_for_after(self) -> None:
         line = Line(100, 0)
         assert line.join(250, 0, urgent=False) is None

@@ -5,6 +5,10 @@ from typing import Self
 import httpx
 import pytest
 
+from stepfence.app import WorkerCalls
+from stepfence.gateway.app import create_app
+from stepfence.ports import Caller, WorkerIdentity
+from stepfence.testing.pods import MemoryGate
 from tests.gateway.support import code, gateway
 
 
@@ -35,11 +39,18 @@ async def test_a_foreign_run_and_one_that_is_not_there_are_told_alike() -> None:
 
 
 async def test_a_pod_that_is_no_worker_is_a_403() -> None:
+    class OfNobody(MemoryGate):
+        async def worker_of(self, caller: Caller) -> WorkerIdentity | None:
+            return None
+
     async with gateway() as world:
         pod = await world.claimed()
-        stranger = world.cluster.gate.pods[pod.bearer]
-        stranger.key = type(stranger.key)("support", "other")
-        assert code(await pod.post("/renew")) == "forbidden"
+        cluster = world.cluster
+        gate = OfNobody(world.clock, cluster.gate.pods)
+        app = create_app(WorkerCalls(cluster.applier, cluster.records, gate), gate)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+            pod.client = client
+            assert code(await pod.post("/renew")) == "forbidden"
 
 
 async def test_a_caller_is_known_before_its_body_is_read() -> None:

@@ -121,6 +121,15 @@ async def test_claims_over_a_holder_that_never_released_are_counted(released: bo
     assert 'stepfence_steps_unknown_total{action="Read"} 1.0' in text
 
 
+async def test_a_process_that_claims_again_in_its_pod_is_no_lost_holder() -> None:
+    async with gateway() as world:
+        metrics = world.cluster.app.state.metrics
+        world.cluster.applier._observer = metrics.observe
+        pod = await world.claimed()
+        await pod.claim()
+        assert "stepfence_claims_over_lost_holder_total 0.0" in metrics.text().decode()
+
+
 def test_applications_share_nothing() -> None:
     first, second = (create_app(None, None) for _ in range(2))  # type: ignore[arg-type]
     assert first.state.metrics.registry is not second.state.metrics.registry

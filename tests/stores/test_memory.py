@@ -11,7 +11,8 @@ from stepfence.core.errors import Unknown
 from stepfence.core.model import Run
 from stepfence.ports import RunKey, Stored, Write
 from stepfence.stores import MemoryRecordStore, MemoryRunStore
-from tests.stores.contract import LostReplyContract, RecordStoreContract, RunStoreContract, UnknownFieldsContract
+from tests.stores.contract import LostReplyContract, RunStoreContract, UnknownFieldsContract
+from tests.stores.contract_records import RecordStoreContract
 
 
 class Line:

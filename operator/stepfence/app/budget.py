@@ -62,7 +62,7 @@ class Line:
     def set_rate(self, rate: float, now: float) -> None:
         """Change the rate, and with it the size of the bucket."""
         self._refill(now)
-        self._rate, self._level = rate, min(rate, self._level)
+        self._rate = rate
 
     def join(self, size: int, now: float, *, urgent: bool) -> Ticket | None:
         """Stand in line; None when the write may go at once.

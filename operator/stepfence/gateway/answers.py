@@ -6,7 +6,7 @@ from stepfence.app.views import BeginView, ClaimView, StepView, Stop
 from stepfence.core.ledger import Go
 from stepfence.core.model import Plan, StepSpec
 from stepfence.core.plan import StepRequest, effective
-from stepfence.gateway import wire
+from stepfence.gateway import replies, wire
 from stepfence.schema.encode import step_document
 
 __all__ = ["begin_answer", "claim_answer", "plan_view", "reported", "step_spec", "stop_view", "view"]
@@ -30,25 +30,25 @@ def step_spec(step: wire.StepBody) -> StepSpec:
     return effective(request)
 
 
-def plan_view(plan: Plan) -> wire.PlanView:
+def plan_view(plan: Plan) -> replies.PlanView:
     """Return the recorded plan."""
-    return wire.PlanView(
+    return replies.PlanView(
         digest=plan.digest,
         accepted_at=plan.accepted_at,
         source=plan.source.value,
         initial_steps=plan.initial,
-        steps=[wire.PlannedStep.model_validate(step_document(step)) for step in plan.steps],
+        steps=[replies.PlannedStep.model_validate(step_document(step)) for step in plan.steps],
     )
 
 
-def view(step: StepView) -> wire.View:
+def view(step: StepView) -> replies.View:
     """Return what is recorded of a step."""
-    return wire.View.model_validate(_view(step))
+    return replies.View.model_validate(_view(step))
 
 
-def reported(step: StepView) -> wire.Reported:
+def reported(step: StepView) -> replies.Reported:
     """Return what became of a step through a report."""
-    return wire.Reported.model_validate({**_view(step), "outcome": step.entry.state.value})
+    return replies.Reported.model_validate({**_view(step), "outcome": step.entry.state.value})
 
 
 def _view(step: StepView) -> dict[str, object]:
@@ -69,14 +69,14 @@ def _view(step: StepView) -> dict[str, object]:
     }
 
 
-def stop_view(stop: Stop | None) -> wire.StopView | None:
+def stop_view(stop: Stop | None) -> replies.StopView | None:
     """Return why the worker must stop, if it must."""
-    return None if stop is None else wire.StopView(code=stop.code, detail=stop.detail)
+    return None if stop is None else replies.StopView(code=stop.code, detail=stop.detail)
 
 
-def claim_answer(claim: ClaimView) -> wire.ClaimAnswer:
+def claim_answer(claim: ClaimView) -> replies.ClaimAnswer:
     """Return a claim with its plan and ledger."""
-    return wire.ClaimAnswer(
+    return replies.ClaimAnswer(
         token=claim.token,
         run_id=claim.run_id,
         namespace=claim.namespace,
@@ -88,17 +88,17 @@ def claim_answer(claim: ClaimView) -> wire.ClaimAnswer:
         ledger={step: view(recorded) for step, recorded in claim.ledger.items()},
         lease_seconds=claim.lease_seconds,
         margin_seconds=claim.margin_seconds,
-        remaining=wire.RemainingView(bytes=claim.remaining.bytes, steps=claim.remaining.steps),
+        remaining=replies.RemainingView(bytes=claim.remaining.bytes, steps=claim.remaining.steps),
         stop=stop_view(claim.stop),
     )
 
 
-def begin_answer(begun: BeginView) -> wire.BeginAnswer:
+def begin_answer(begun: BeginView) -> replies.BeginAnswer:
     """Return the answer that fits the outcome."""
     entry, result = begun.step.entry, begun.step.entry.result
     match Go(begun.outcome):
         case Go.GO:
-            return wire.GoAnswer(
+            return replies.GoAnswer(
                 attempt=begun.attempt,
                 key=begun.key,
                 payload=begun.payload,
@@ -108,7 +108,7 @@ def begin_answer(begun: BeginView) -> wire.BeginAnswer:
                 timeout_seconds=begun.timeout_seconds,
             )
         case Go.DONE:
-            return wire.DoneAnswer(
+            return replies.DoneAnswer(
                 result=begun.step.result,
                 result_digest=result.digest if result else None,
                 result_bytes=result.size if result else None,
@@ -117,13 +117,13 @@ def begin_answer(begun: BeginView) -> wire.BeginAnswer:
                 attempt=begun.attempt,
             )
         case Go.FAILED:
-            return wire.FailedAnswer(reason=entry.reason, message=entry.message, attempt=begun.attempt)
+            return replies.FailedAnswer(reason=entry.reason, message=entry.message, attempt=begun.attempt)
         case Go.DENIED:
-            return wire.DeniedAnswer(reason=entry.reason, message=entry.message)
+            return replies.DeniedAnswer(reason=entry.reason, message=entry.message)
         case Go.WAIT:
-            return wire.WaitAnswer(retry_after_seconds=begun.retry_after_seconds, reason=begun.reason)
+            return replies.WaitAnswer(retry_after_seconds=begun.retry_after_seconds, reason=begun.reason)
         case Go.PROBE:
-            return wire.ProbeAnswer(
+            return replies.ProbeAnswer(
                 attempt=begun.attempt,
                 key=begun.key,
                 payload=begun.payload,

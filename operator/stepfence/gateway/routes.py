@@ -13,7 +13,7 @@ from stepfence.core.canonical import canonical, digest
 from stepfence.core.errors import Code, Refused
 from stepfence.core.ledger import Go
 from stepfence.core.words import Verdict
-from stepfence.gateway import answers, wire
+from stepfence.gateway import answers, replies, wire
 from stepfence.gateway.auth import Identified, WorkerRoute, deps_of, identified
 from stepfence.gateway.metrics import metrics_of
 from stepfence.gateway.problems import Problem
@@ -40,22 +40,22 @@ def _call(who: Identified, body: wire.Body, step: str | None = None) -> Call:
 
 
 @router.post("/claim", operation_id="claim")
-async def claim(request: Request, who: Who, body: wire.ClaimBody) -> wire.ClaimAnswer:
+async def claim(request: Request, who: Who, body: wire.ClaimBody) -> replies.ClaimAnswer:
     """Take the run: the next fencing token, the plan and what is recorded of every step. Waits nowhere."""
     structlog.contextvars.bind_contextvars(request_id=body.request_id)
     return answers.claim_answer(await deps_of(request).calls.claim(who.caller, who.key, body.request_id))
 
 
 @router.post("/plan", operation_id="submitPlan")
-async def plan(request: Request, who: Who, body: wire.PlanBody) -> wire.PlanAnswer:
+async def plan(request: Request, who: Who, body: wire.PlanBody) -> replies.PlanAnswer:
     """Submit the plan once, or append to it. The same again is answered alike."""
     steps = [answers.step_spec(step) for step in body.steps]
     recorded = await deps_of(request).calls.submit_plan(_call(who, body), steps)
-    return wire.PlanAnswer(plan=answers.plan_view(recorded), token=body.token)
+    return replies.PlanAnswer(plan=answers.plan_view(recorded), token=body.token)
 
 
 @router.post("/steps/{step}/begin", operation_id="beginStep")
-async def begin(request: Request, who: Who, step: Step, body: wire.BeginBody) -> wire.BeginAnswer:
+async def begin(request: Request, who: Who, step: Step, body: wire.BeginBody) -> replies.BeginAnswer:
     """Record the intent before the action is done, or answer what is recorded. Only `Go` lets the worker act."""
     if body.payload_digest is not None and body.payload_digest != digest(canonical(body.payload, field="payload")):
         raise Refused(Code.BAD_REQUEST, "payloadDigest is not the digest of the payload's canonical JSON", field="payloadDigest")
@@ -66,7 +66,7 @@ async def begin(request: Request, who: Who, step: Step, body: wire.BeginBody) ->
 
 
 @router.post("/steps/{step}/complete", operation_id="completeStep")
-async def complete(request: Request, who: Who, step: Step, body: wire.CompleteBody) -> wire.Reported:
+async def complete(request: Request, who: Who, step: Step, body: wire.CompleteBody) -> replies.Reported:
     """Report that the attempt succeeded. Heard under an old token too."""
     omitted = None if body.result_digest is None else (body.result_digest, body.result_bytes or 0)
     done = await deps_of(request).calls.complete(_call(who, body, step), step, body.attempt, body.result, omitted=omitted)
@@ -74,7 +74,7 @@ async def complete(request: Request, who: Who, step: Step, body: wire.CompleteBo
 
 
 @router.post("/steps/{step}/fail", operation_id="failStep")
-async def fail(request: Request, who: Who, step: Step, body: wire.FailBody) -> wire.Reported:
+async def fail(request: Request, who: Who, step: Step, body: wire.FailBody) -> replies.Reported:
     """Report that the attempt surely did nothing."""
     failed = await deps_of(request).calls.fail(
         _call(who, body, step),
@@ -89,68 +89,68 @@ async def fail(request: Request, who: Who, step: Step, body: wire.FailBody) -> w
 
 
 @router.post("/steps/{step}/lose", operation_id="loseStep")
-async def lose(request: Request, who: Who, step: Step, body: wire.LoseBody) -> wire.Reported:
+async def lose(request: Request, who: Who, step: Step, body: wire.LoseBody) -> replies.Reported:
     """Report that nobody can tell what became of the attempt."""
     lost = await deps_of(request).calls.lose(_call(who, body, step), step, body.attempt, body.reason, body.message)
     return answers.reported(lost)
 
 
 @router.post("/steps/{step}/probe", operation_id="probeStep")
-async def probe(request: Request, who: Who, step: Step, body: wire.ProbeBody) -> wire.LeaveAnswer | wire.LeaveWait | wire.Reported:
+async def probe(request: Request, who: Who, step: Step, body: wire.ProbeBody) -> replies.LeaveAnswer | replies.LeaveWait | replies.Reported:
     """Ask leave to probe (no verdict), or report what the probe found."""
     calls, call = deps_of(request).calls, _call(who, body, step)
     if body.as_of is None or body.verdict is None:
         as_of, wait = await calls.probe_leave(call, step, body.attempt)
-        return wire.LeaveWait(retry_after_seconds=wait) if wait > 0 else wire.LeaveAnswer(as_of=format_time(as_of))
+        return replies.LeaveWait(retry_after_seconds=wait) if wait > 0 else replies.LeaveAnswer(as_of=format_time(as_of))
     verdict = None if body.verdict is wire.ProbeVerdict.CANNOT_TELL else Verdict(body.verdict.value)
     found = await calls.probe(call, step, body.attempt, verdict, body.result, as_of=body.as_of, give_up=body.give_up)
     return answers.reported(found)
 
 
 @router.get("/steps/{step}/result", operation_id="readResult")
-async def result(request: Request, who: Who, step: Step) -> wire.ResultAnswer:
+async def result(request: Request, who: Who, step: Step) -> replies.ResultAnswer:
     """Read the stored result of a step that is Done."""
     stored = await deps_of(request).calls.result(who.caller, who.key, step)
-    return wire.ResultAnswer(result=stored.result, result_digest=stored.digest, result_bytes=stored.size)
+    return replies.ResultAnswer(result=stored.result, result_digest=stored.digest, result_bytes=stored.size)
 
 
 @router.post("/renew", operation_id="renew")
-async def renew(request: Request, who: Who, body: wire.Body) -> wire.RenewAnswer:
+async def renew(request: Request, who: Who, body: wire.Body) -> replies.RenewAnswer:
     """Renew the lease of an idle worker, and learn whether it must stop."""
     calls = deps_of(request).calls
     stop = await calls.renew(_call(who, body))
-    return wire.RenewAnswer(lease_seconds=calls.lease_seconds, stop=answers.stop_view(stop))
+    return replies.RenewAnswer(lease_seconds=calls.lease_seconds, stop=answers.stop_view(stop))
 
 
 @router.post("/drain", operation_id="drain")
-async def drain(request: Request, who: Who, body: wire.Body) -> wire.DrainAnswer:
+async def drain(request: Request, who: Who, body: wire.Body) -> replies.DrainAnswer:
     """Say that the worker is going: it begins nothing new."""
     await deps_of(request).calls.drain(_call(who, body))
-    return wire.DrainAnswer()
+    return replies.DrainAnswer()
 
 
 @router.post("/release", operation_id="release")
-async def release(request: Request, who: Who, body: wire.ReleaseBody) -> wire.ReleaseAnswer:
+async def release(request: Request, who: Who, body: wire.ReleaseBody) -> replies.ReleaseAnswer:
     """Let the run go. What is in flight is in doubt from here on."""
     await deps_of(request).calls.release(_call(who, body), body.reason)
-    return wire.ReleaseAnswer()
+    return replies.ReleaseAnswer()
 
 
 @router.post("/finish", operation_id="finishRun")
-async def finish(request: Request, who: Who, body: wire.FinishBody) -> wire.FinishAnswer:
+async def finish(request: Request, who: Who, body: wire.FinishBody) -> replies.FinishAnswer:
     """Say that the run is done. Refused while a step is open."""
-    return wire.FinishAnswer(outcome=await deps_of(request).calls.finish(_call(who, body), body.result))
+    return replies.FinishAnswer(outcome=await deps_of(request).calls.finish(_call(who, body), body.result))
 
 
 @router.post("/fail", operation_id="failRun")
-async def fail_run(request: Request, who: Who, body: wire.ReasonBody) -> wire.EndAnswer:
+async def fail_run(request: Request, who: Who, body: wire.ReasonBody) -> replies.EndAnswer:
     """Fail the run: nothing begins any more; it ends when nothing is open."""
     outcome, ended = await deps_of(request).calls.fail_run(_call(who, body), body.reason, body.message)
-    return wire.EndAnswer(outcome=outcome) if ended else wire.EndAnswer(ending=outcome)
+    return replies.EndAnswer(outcome=outcome) if ended else replies.EndAnswer(ending=outcome)
 
 
 @router.post("/halt", operation_id="haltRun")
-async def halt(request: Request, who: Who, body: wire.ReasonBody) -> wire.HaltAnswer:
+async def halt(request: Request, who: Who, body: wire.ReasonBody) -> replies.HaltAnswer:
     """Ask a person about the run itself."""
     question, patch = await deps_of(request).calls.halt_run(_call(who, body), body.reason, body.message)
-    return wire.HaltAnswer(question=question, patch=patch)
+    return replies.HaltAnswer(question=question, patch=patch)

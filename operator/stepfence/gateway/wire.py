@@ -1,13 +1,12 @@
-"""The JSON of the worker API. Fields that we do not know are passed over: workers may be newer.
+"""What workers ask, as JSON. Fields that we do not know are passed over: workers may be newer.
 
 Requests are read strictly (a number in quotes is refused, naming the field), because a value that was guessed here is stored for good.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StrictBool, StrictInt, model_validator
 from pydantic.alias_generators import to_camel
@@ -16,43 +15,20 @@ from stepfence.core.fencing import Release
 from stepfence.core.words import Action, Recovery
 
 __all__ = [
-    "BeginAnswer",
     "BeginBody",
     "Body",
-    "ClaimAnswer",
     "ClaimBody",
     "CompleteBody",
-    "DeniedAnswer",
-    "DoneAnswer",
-    "DrainAnswer",
-    "EndAnswer",
     "FailBody",
-    "FailedAnswer",
-    "FinishAnswer",
     "FinishBody",
-    "GoAnswer",
-    "HaltAnswer",
-    "LeaveAnswer",
-    "LeaveWait",
     "LoseBody",
-    "PlanAnswer",
     "PlanBody",
-    "PlanView",
-    "PlannedStep",
-    "ProbeAnswer",
     "ProbeBody",
     "ProbeVerdict",
     "ReasonBody",
-    "ReleaseAnswer",
     "ReleaseBody",
-    "RemainingView",
-    "RenewAnswer",
-    "Reported",
-    "ResultAnswer",
     "StepBody",
-    "StopView",
-    "View",
-    "WaitAnswer",
+    "Wire",
 ]
 
 REASON_CHARACTERS = 128
@@ -62,7 +38,9 @@ _DAY = 86_400
 _LARGEST = 2**53 - 1
 
 
-class _Wire(BaseModel):
+class Wire(BaseModel):
+    """camelCase outside, snake_case inside."""
+
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
 
 
@@ -81,36 +59,33 @@ RequestId = Annotated[
 ]
 
 
-# --- requests -------------------------------------------------------------------------------------------------------------------------
-
-
-class ClaimBody(_Wire):
+class ClaimBody(Wire):
     """A claim: the only call without a token."""
 
     request_id: RequestId
     lease: StrictBool = Field(default=False, description="Reserved.")
 
 
-class Body(_Wire):
+class Body(Wire):
     """What every other call has."""
 
     request_id: RequestId
     token: Number = Field(description="The fencing token of the claim.")
 
 
-class ApprovalBody(_Wire):
+class ApprovalBody(Wire):
     """The step waits for a person's approval."""
 
     expires_after_seconds: Annotated[StrictInt, Field(ge=1, le=_YEAR)] | None = None
 
 
-class ProbeSettings(_Wire):
+class ProbeSettings(Wire):
     """A probe settles the step; a person is asked once it gave up."""
 
     give_up_after_seconds: Annotated[StrictInt, Field(ge=1, le=_YEAR)] = 300
 
 
-class StepBody(_Wire):
+class StepBody(Wire):
     """One step of a plan; what is left out takes its default."""
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
@@ -209,222 +184,3 @@ class ReasonBody(Body):
 
     reason: Reason
     message: Message = ""
-
-
-# --- answers --------------------------------------------------------------------------------------------------------------------------
-
-
-class View(_Wire):
-    """What is recorded of one step."""
-
-    state: str
-    attempt: int
-    key: str
-    payload_digest: str | None
-    result: JsonValue
-    result_stored: bool
-    result_digest: str | None
-    result_bytes: int | None
-    reason: str
-    message: str
-    final: bool
-    failures: int
-
-
-class PlannedStep(_Wire):
-    """A recorded step with its effective settings."""
-
-    id: str
-    action: str
-    recovery: str
-    timeout_seconds: int
-    settle_seconds: int
-    attempts: int
-    backoff_seconds: int
-    idempotency_key_ttl_seconds: int | None = Field(default=None, alias="idempotencyKeyTTLSeconds")
-    approval: dict[str, Any] | None = None
-    probe: dict[str, Any] | None = None
-
-
-class PlanView(_Wire):
-    """The recorded plan."""
-
-    digest: str
-    accepted_at: datetime
-    source: str
-    initial_steps: int
-    steps: list[PlannedStep]
-
-
-class RemainingView(_Wire):
-    """Room that is left."""
-
-    bytes: int
-    steps: int
-
-
-class StopView(_Wire):
-    """Why the worker must stop: the code of a problem, and its text."""
-
-    code: str
-    detail: str
-
-
-class ClaimAnswer(_Wire):
-    """Everything that a worker needs to replay."""
-
-    token: int
-    run_id: str = Field(alias="runID")
-    namespace: str
-    name: str
-    uid: str
-    phase: str
-    input: JsonValue
-    plan: PlanView | None
-    ledger: dict[str, View]
-    lease_seconds: int
-    margin_seconds: int
-    remaining: RemainingView
-    stop: StopView | None
-
-
-class PlanAnswer(_Wire):
-    """The plan as it is recorded now."""
-
-    plan: PlanView
-    token: int
-
-
-class GoAnswer(_Wire):
-    """Perform the answered payload now: the intent is stored."""
-
-    outcome: Literal["Go"] = "Go"
-    attempt: int
-    key: str
-    payload: JsonValue
-    payload_digest: str
-    payload_changed: bool
-    time_left_seconds: float
-    timeout_seconds: int
-
-
-class DoneAnswer(_Wire):
-    """Done before: the recorded result."""
-
-    outcome: Literal["Done"] = "Done"
-    result: JsonValue
-    result_digest: str | None
-    result_bytes: int | None
-    result_stored: bool
-    payload_changed: bool
-    attempt: int
-
-
-class FailedAnswer(_Wire):
-    """Failed for good."""
-
-    outcome: Literal["Failed"] = "Failed"
-    reason: str
-    message: str
-    attempt: int
-
-
-class DeniedAnswer(_Wire):
-    """A person said no."""
-
-    outcome: Literal["Denied"] = "Denied"
-    reason: str
-    message: str
-
-
-class WaitAnswer(_Wire):
-    """Ask again later: back-off, or the old attempt may still land."""
-
-    outcome: Literal["Wait"] = "Wait"
-    retry_after_seconds: float
-    reason: str
-
-
-class ProbeAnswer(_Wire):
-    """The outcome of this attempt is unknown: probe for it."""
-
-    outcome: Literal["Probe"] = "Probe"
-    attempt: int
-    key: str
-    payload: JsonValue
-    payload_digest: str
-    retry_after_seconds: float
-
-
-BeginAnswer = Annotated[
-    GoAnswer | DoneAnswer | FailedAnswer | DeniedAnswer | WaitAnswer | ProbeAnswer,
-    Field(discriminator="outcome"),
-]
-
-
-class Reported(View):
-    """What became of the step; `outcome` is its state."""
-
-    outcome: str
-
-
-class LeaveAnswer(_Wire):
-    """Probe now; hand `asOf` back with the verdict."""
-
-    outcome: Literal["Go"] = "Go"
-    as_of: str
-    retry_after_seconds: float = 0.0
-
-
-class LeaveWait(_Wire):
-    """A probe started now could not be believed yet."""
-
-    outcome: Literal["Wait"] = "Wait"
-    retry_after_seconds: float
-
-
-class RenewAnswer(_Wire):
-    """The lease goes on."""
-
-    lease_seconds: int
-    stop: StopView | None
-
-
-class DrainAnswer(_Wire):
-    """The worker begins nothing new."""
-
-    draining: Literal[True] = True
-
-
-class ReleaseAnswer(_Wire):
-    """The run is free."""
-
-    released: Literal[True] = True
-
-
-class FinishAnswer(_Wire):
-    """The run succeeded."""
-
-    outcome: str
-
-
-class EndAnswer(_Wire):
-    """The run failed, or (`ending`) will once no step is open."""
-
-    outcome: str | None = None
-    ending: str | None = None
-
-
-class HaltAnswer(_Wire):
-    """The question that was opened, and the command that answers it."""
-
-    question: str
-    patch: str
-
-
-class ResultAnswer(_Wire):
-    """A stored result."""
-
-    result: JsonValue
-    result_digest: str
-    result_bytes: int
