@@ -79,6 +79,13 @@ def test_what_is_gone_stays_until_a_pass_took_notice_of_it(cache: Cache) -> None
     assert len(cache.jobs("run-1")) == 1
 
 
+def test_a_job_that_was_deleted_is_gone_and_was_seen(cache: Cache) -> None:
+    cache.see_job(job())
+    cache.see_job(job(), deleted=True)
+    (gone,) = cache.jobs("run-1")
+    assert (gone.gone, gone.seen) == (True, True)
+
+
 def test_what_a_list_does_not_show_is_gone_unless_it_came_after_the_list_was_asked_for(cache: Cache, woken: list[RunKey]) -> None:
     cache.see_job(job())
     before = cache.uids("pods")

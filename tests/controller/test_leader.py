@@ -113,6 +113,7 @@ async def test_a_leader_that_cannot_renew_stops_by_its_own_clock_and_another_tak
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert not leading.leads()
     assert terms == ["start", "stop", "start", "stop"]
     assert leases.lease is not None
     assert leases.lease["spec"]["holderIdentity"] == ""

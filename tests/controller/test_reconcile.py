@@ -131,6 +131,9 @@ async def test_a_name_that_is_taken_by_another_object_costs_one_number(world: Wo
     name = jobs(world, 1)
     world.cluster.jobs[name] = {"metadata": {"name": name, "namespace": KEY.namespace, "uid": "foreign"}, "spec": {}, "status": {}}
     controller = Controller(world)
+    # The watch shows no foreign Job, so that nothing else would call for the next pass.
+    with pytest.raises(Again):
+        await controller.reconciler.reconcile(KEY)
     await controller.settle()
     world.clock.advance(6)
     await controller.settle()

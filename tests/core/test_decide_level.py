@@ -83,6 +83,11 @@ def test_waking_at_the_said_moment_is_enough(name: str) -> None:
     assert (before.run, before.delete_pods) == (settled.run, settled.delete_pods)
 
 
+def test_the_controller_wakes_when_did_not_happen_begins_to_count() -> None:
+    """The question must then say so by itself (R1): confirmed terminal at second 5, settled 10 s later."""
+    assert decide(doubtful(), world(job(done=True), TERMINATED), at(11)).wake_at == seconds(15)
+
+
 def test_a_lost_claim_of_the_world_never_fences_a_pod_that_it_does_not_know() -> None:
     """The run was read after the pod cache: the new holder is not in it."""
     stale = world(job(1, done=True), pod(1, "old", terminal=True, exit_code=0))

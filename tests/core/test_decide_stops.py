@@ -10,10 +10,11 @@ from stepfence.core.decide import WorkerPlan, decide
 from stepfence.core.fencing import Release, release
 from stepfence.core.lifecycle import finish, halt_run
 from stepfence.core.model import Decision, Run
-from stepfence.core.reports import complete
+from stepfence.core.reports import complete, lose
+from stepfence.core.summary import questions_of
 from stepfence.core.words import Outcome, State, Verdict
 from stepfence.core.world import PodFact, World
-from stepfence.testing.builders import at, body, new_run, report, seconds, step, with_decision
+from stepfence.testing.builders import at, begun, body, new_run, report, seconds, step, with_decision
 from tests.core.decide_states import (
     JOB_1,
     JOB_2,
@@ -100,6 +101,13 @@ def test_a_holder_is_not_deleted_for_silence_while_its_call_may_last() -> None:
 )
 def test_a_pod_is_told_to_go(run: Run, known: World, now: float, reasons: list[str]) -> None:
     assert [gone.reason for gone in decide(run, known, at(now)).delete_pods] == reasons
+
+
+def test_a_question_does_not_cut_off_a_sibling_that_is_still_in_flight() -> None:
+    run, _ = begun(in_flight(step(), step("long", timeout=600)), 4, "long")
+    run, _ = lose(run, report(run), "Timeout", "", at(5))
+    assert question(run) in {asked.key for asked in questions_of(run, at(200))}
+    assert decide(run, replace(LIVE, lease_renewed_at=seconds(199)), at(200)).delete_pods == ()
 
 
 def test_a_job_without_a_pod_is_deleted_when_the_run_is_suspended_and_the_next_number_is_used_after() -> None:
