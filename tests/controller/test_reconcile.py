@@ -296,47 +296,55 @@ CALLS = [
 ]
 
 
+class Mortal:
+    """A controller that is killed at one call and started again with empty caches."""
+
+    def __init__(self, world: World, stop_at: int) -> None:
+        self.world, self.stop_at, self.calls = world, stop_at, 0
+        self.killed_at: list[str] = []
+        self.controller = Controller(world)
+
+    def count(self, call: str) -> None:
+        self.calls += 1
+        if self.calls - 1 == self.stop_at:
+            self.killed_at.append(call)
+            raise Killed
+
+    async def go_on(self) -> None:
+        calls = (self.world.store, self.world.cluster)
+        for where in calls:
+            where.on_call = self.count
+        try:
+            await self.controller.settle()
+        except Killed:
+            for where in calls:
+                where.on_call = lambda _: None
+            self.controller = Controller(self.world)
+            for job in list(self.world.cluster.jobs.values()):
+                if not job["status"]:
+                    self.world.cluster._start_pod(job)  # the Job controller lives on
+            await self.controller.settle()
+        for where in calls:
+            where.on_call = lambda _: None
+
+
 @pytest.mark.parametrize("stop_at", range(len(CALLS)))
 async def test_a_controller_that_is_killed_between_any_two_actions_leaves_nothing_doubled_or_undone(world: World, stop_at: int) -> None:
     """The story: a run starts, its worker crashes, the next is claimed, the run is suspended. Each call may be the last one."""
-    calls, killed_at = 0, []
-
-    def count(call: str) -> None:
-        nonlocal calls
-        calls += 1
-        if calls - 1 == stop_at:
-            killed_at.append(call)
-            raise Killed
-
     world.create()
-    controller = Controller(world)
-
-    async def go_on() -> None:
-        nonlocal controller
-        world.store.on_call = world.cluster.on_call = count
-        try:
-            await controller.settle()
-        except Killed:
-            world.store.on_call = world.cluster.on_call = lambda _: None
-            controller = Controller(world)
-            for job in list(world.cluster.jobs.values()):
-                if not job["status"] and world.cluster.refuse_pods is None:
-                    world.cluster._start_pod(job)  # the Job controller lives on
-            await controller.settle()
-        world.store.on_call = world.cluster.on_call = lambda _: None
-
-    await go_on()
+    mortal = Mortal(world, stop_at)
+    await mortal.go_on()
     world.cluster.end_pod(jobs(world, 1), 1)
-    await go_on()
+    await mortal.go_on()
     world.clock.advance(6)
-    await go_on()
+    await mortal.go_on()
     await world.claim(jobs(world, 2))
-    await go_on()
+    await mortal.go_on()
     world.store.patch_spec(KEY, {"suspend": True})
-    await go_on()
+    await mortal.go_on()
     run = await world.run()
     assert world.cluster.made == [jobs(world, 1), jobs(world, 2)]
     assert run.worker is not None
     assert (run.worker.number, run.worker.failures, run.token) == (2, 1, 1)
     assert world.cluster.deleted == [f"{jobs(world, 2)}-x"]
-    assert killed_at == CALLS[stop_at : stop_at + 1]
+    assert mortal.killed_at == [CALLS[stop_at]]
