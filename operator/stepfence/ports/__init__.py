@@ -1,135 +1,17 @@
 """What the use cases need from outside, as Protocols. Every implementation is held to one contract suite."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, NamedTuple, Protocol
-
-from stepfence.core.fencing import HolderFact
-from stepfence.core.model import Run
+from stepfence.ports.contracts import (
+    Caller,
+    Clock,
+    Ids,
+    RecordKind,
+    RecordStore,
+    RunKey,
+    RunStore,
+    Stored,
+    WorkerGate,
+    WorkerIdentity,
+    Write,
+)
 
 __all__ = ["Caller", "Clock", "Ids", "RecordKind", "RecordStore", "RunKey", "RunStore", "Stored", "WorkerGate", "WorkerIdentity", "Write"]
-
-
-class RunKey(NamedTuple):
-    """Where a run is stored."""
-
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A run as read or written. `revision` is the store's own version; `raw` the stored status with all that we do not know."""
-
-    key: RunKey
-    run: Run
-    revision: str
-    raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    # Bytes of the stored object without its status.
-    base_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One write of a run: what was read, what shall be, and the status document that says so. `size` is in bytes, of the whole object."""
-
-    before: Stored
-    run: Run
-    status: Mapping[str, Any] = field(repr=False)
-    size: int = 0
-
-
-class Clock(Protocol):
-    """Wall clock (UTC, milliseconds) and monotonic seconds."""
-
-    def now(self) -> datetime: ...
-
-    def monotonic(self) -> float: ...
-
-
-class Ids(Protocol):
-    """Randomness."""
-
-    def nonce(self) -> str:
-        """Return 128 random bits as text, fresh for each call."""
-        ...
-
-
-class RunStore(Protocol):
-    """Compare-and-swap storage of runs."""
-
-    async def load(self, key: RunKey) -> Stored:
-        """Read a run. Raises `Refused(NOT_FOUND)`, or `Unknown` when the store cannot be reached."""
-        ...
-
-    async def save(self, write: Write) -> Stored:
-        """Write a run under the version and token that were read.
-
-        Raises `Conflict` when either moved, `Refused(NOT_FOUND)` when the run is gone, `Refused(BAD_REQUEST)` when the store's own rules
-        refuse it, `Unknown` when the reply was lost.
-        """
-        ...
-
-
-class RecordKind:
-    """Types of write-once records."""
-
-    PAYLOAD = "Payload"
-    RESULT = "Result"
-
-
-class RecordStore(Protocol):
-    """Write-once bodies beside the run, and spent identities (I11)."""
-
-    async def put(self, run: Run, kind: str, text: str, digest: str) -> str:
-        """Store canonical text and return its name; the same again is the same record. Raises `Unknown`."""
-        ...
-
-    async def get(self, run: Run, name: str) -> str:
-        """Return the text of a record. Raises `Refused(NOT_FOUND)`, `Unknown`."""
-        ...
-
-    async def spend(self, run: Run) -> str:
-        """Spend the run's identity and return the uid that owns it: the run's own, or another's who came first. Raises `Unknown`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """The pod that makes a call, as the API server vouches for it."""
-
-    namespace: str
-    pod: str
-    pod_uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIdentity:
-    """Which worker a pod is: by its owner Job and that Job's owner, never by labels."""
-
-    run: str
-    run_uid: str
-    job: str
-
-
-class WorkerGate(Protocol):
-    """What the world knows of workers."""
-
-    async def identify(self, bearer: str) -> Caller:
-        """Review a token. Raises `Refused(UNAUTHENTICATED)`, `Unknown`."""
-        ...
-
-    async def worker_of(self, caller: Caller) -> WorkerIdentity | None:
-        """Return which worker the pod is; None for a pod that is none. Raises `Unknown`."""
-        ...
-
-    async def holder(self, run: Run) -> HolderFact:
-        """Return whether the pod that holds the run is alive (DESIGN section 6). Raises `Unknown`."""
-        ...
-
-    async def renew(self, run: Run, caller: Caller) -> None:
-        """Renew the lease of an idle worker, outside the run's own object. Raises `Unknown`."""
-        ...
