@@ -84,9 +84,9 @@ def mark_image(objects: list[dict[str, Any]], archive: str) -> None:
 
 
 def _established(target: Target, crd: str) -> bool:
-    """Whether the API server serves a CRD. `kubectl wait` will not do: it fails while there is no condition at all."""
-    query = '{.status.conditions[?(@.type=="Established")].status}'
-    return kubectl(target, "get", "crd", crd, "-o", f"jsonpath={query}") == "True"
+    """Whether the API server serves a CRD. Neither `kubectl wait` nor a JSONPath filter will do: both fail while there is no condition."""
+    conditions = json.loads(kubectl(target, "get", "crd", crd, "-o", "json"))["status"]["conditions"] or ()
+    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
 def _apply(target: Target, objects: list[dict[str, Any]]) -> None:
