@@ -84,8 +84,8 @@ def mark_image(objects: list[dict[str, Any]], archive: str) -> None:
 
 
 def _established(target: Target, crd: str) -> bool:
-    """Whether the API server serves a CRD. Neither `kubectl wait` nor a JSONPath filter will do: both fail while there is no condition."""
-    conditions = json.loads(kubectl(target, "get", "crd", crd, "-o", "json"))["status"]["conditions"] or ()
+    """Whether the API server serves a CRD. Neither `kubectl wait` nor a JSONPath will do: both fail while there is no condition at all."""
+    conditions = json.loads(kubectl(target, "get", "crd", crd, "-o", "json"))["status"].get("conditions") or []
     return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 
