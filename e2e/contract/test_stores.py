@@ -106,10 +106,16 @@ class TestOfKubernetesAlone:
         assert [(item["manager"], item["subresource"]) for item in managers if "subresource" in item] == [("stepfence-gateway", "status")]
 
     async def test_the_size_of_an_object_is_counted_without_its_status(self, backend: KubeBackend) -> None:
-        driver = Driver(backend.store)
         small, large = await new(backend), await new(backend, input={"text": "x" * 5000})
-        sizes = [(await driver.accept(key)).base_bytes for key in (small, large)]
-        assert 5000 <= sizes[1] - sizes[0] < 5100
+        empty = [(await backend.store.load(key)).base_bytes for key in (small, large)]
+        assert 5000 <= empty[1] - empty[0] < 5100
+        begun = []
+        for payload in ("", "p" * 900):
+            driver = Driver(backend.store)
+            stored = await claimed(backend, driver)
+            begun.append(await driver.begin(stored.key, "refund", 1, payload=payload))
+        assert len(str(begun[1].raw)) - len(str(begun[0].raw)) >= 900
+        assert abs(begun[1].base_bytes - begun[0].base_bytes) < 50
 
     async def test_a_record_goes_with_its_run_and_an_identity_stays(self, backend: KubeBackend) -> None:
         run = (await backend.store.load(await new(backend, runID="kept"))).run

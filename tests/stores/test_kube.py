@@ -116,7 +116,8 @@ async def test_a_review_that_cannot_be_made_is_not_the_callers_fault() -> None:
         await KubeWorkerGate(Scripted({}, 500), FakeClock()).identify("a.b.c")
 
 
-TERMINATED, RUNNING = {"terminated": {"exitCode": 0}}, {"running": {}}
+TERMINATED: dict[str, Any] = {"terminated": {"exitCode": 0}}
+RUNNING: dict[str, Any] = {"running": {}}
 
 
 @pytest.mark.parametrize(
