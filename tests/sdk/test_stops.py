@@ -11,6 +11,7 @@ import pytest
 
 import stepfence
 from stepfence import Action, Step
+from stepfence.sdk.calls import Calls
 from stepfence.sdk.errors import Stop
 from stepfence.sdk.latch import stop_from_word
 from stepfence.sdk.state import StateDir
@@ -138,6 +139,31 @@ async def test_a_stop_that_a_renewal_brings_breaks_what_the_program_waits_for(wo
             gateway.stop = word
             await asyncio.Event().wait()
     assert loop.time() - before == pytest.approx(20)
+
+
+@virtual_time
+async def test_a_fault_in_the_upkeep_ends_the_worker_instead_of_leaving_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(_calls: Calls) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Calls, "renew", breaks)
+    gateway = ScriptedGateway(PLAN)
+    with pytest.raises(stepfence.Draining):
+        async with connection(gateway, tmp_path) as run:
+            while True:
+                await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=30)
+                await run.step("refund", Action.PAYMENT, {}, nothing)
+    assert gateway.bodies("release")[0]["reason"] == "Drained"
+
+
+@virtual_time
+async def test_a_token_file_that_is_missing_for_a_moment_does_no_harm(tmp_path: Path) -> None:
+    async with connection(ScriptedGateway(PLAN), tmp_path) as run:
+        (tmp_path / "token").unlink()
+        await asyncio.wait({asyncio.ensure_future(asyncio.Event().wait())}, timeout=50)
+        (tmp_path / "token").write_text("back")
+        await run.step("refund", Action.PAYMENT, {}, nothing)
+        await run.finish()
 
 
 @virtual_time

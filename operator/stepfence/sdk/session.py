@@ -99,6 +99,13 @@ class Session:
             self.latch.set(stop)
         log.info("stepfence.claimed", run=self.claim.run_id, token=self.claim.token, stop=type(stop).__name__ if stop else None)
         self._upkeep = asyncio.create_task(Upkeep(self, self.claim.lease_seconds, interrupt).run(), name="stepfence:upkeep")
+        self._upkeep.add_done_callback(self._upkeep_ended)
+
+    def _upkeep_ended(self, task: asyncio.Task[None]) -> None:
+        # It never ends by itself. A fault in it must not leave a worker that nobody can stop.
+        if not task.cancelled():
+            log.error("stepfence.upkeep.failed", exc_info=task.exception())
+            self.latch.set(Draining("the SDK cannot look after the claim any more"))
 
     async def _claim_alone(self) -> wire.Claim:
         if self.state is not None and (self.state.draining() or not self._files.enter_context(self.state.in_flight())):
@@ -150,8 +157,7 @@ class Session:
         """Let go of loop, connections and files; what is not released stays claimed."""
         if self._upkeep is not None:
             self._upkeep.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._upkeep
+            await asyncio.wait({self._upkeep})
         if self._signals:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         self.pool.shutdown(wait=False, cancel_futures=True)

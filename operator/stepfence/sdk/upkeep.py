@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from stepfence.sdk.calls import Calls, now
-from stepfence.sdk.errors import CallRefused, Stop
+from stepfence.sdk.errors import CallRefused, NotInARun, Stop
 from stepfence.sdk.latch import Latch, stop_from_word
 from stepfence.sdk.settings import Options
 from stepfence.sdk.state import StateDir
@@ -65,7 +65,7 @@ class Upkeep:
                 stop = stop_from_word((await calls.renew()).stop)
             except (Unavailable, MalformedAnswer) as error:
                 log.warning("stepfence.renew.unheard", cause=str(error))
-            except CallRefused as refused:
+            except (CallRefused, NotInARun) as refused:
                 log.warning("stepfence.renew.refused", answer=str(refused))
             except Stop:
                 return
