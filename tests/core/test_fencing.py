@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepfence.core import fencing, ledger, lifecycle, reports
+from stepfence.core import fencing, ledger, lifecycle, plan, reports
 from stepfence.core.entry import StepSpec
 from stepfence.core.errors import Code, Refused
 from stepfence.core.fencing import Claim, HolderFact, Release
@@ -203,6 +203,21 @@ def test_a_repeated_begin_is_told_the_time_left_and_never_to_go_after_the_deadli
         assert (again, answer.outcome, round(answer.time_left, 3)) == (run, outcome, round(61 - second, 3))
     else:
         assert code_of(lambda: begun(run, second, request_id="begin-1")) is outcome
+
+
+def test_another_payload_of_a_planned_step_is_answered_with_the_record() -> None:
+    run, _ = begun(claimed(new_run(step())), payload={"amount": 1})
+    run, _ = reports.complete(run, report(run), body("re_9"), at(1))
+    _, answer = begun(run, 2, payload={"amount": 2})
+    assert (answer.outcome, answer.payload_changed, answer.entry.result) == (Go.DONE, True, body("re_9"))
+
+
+def test_another_payload_of_a_step_that_the_agent_appended_is_refused() -> None:
+    run, _ = plan.submit(claimed(new_run(step("look", Action.READ))), [step("look", Action.READ), step()], at())
+    run, _ = begun(run, payload={"amount": 1})
+    run, _ = reports.complete(run, report(run), body("re_9"), at(1))
+    assert code_of(lambda: begun(run, 2, payload={"amount": 2})) is Code.PAYLOAD_CHANGED
+    assert begun(run, 2, payload={"amount": 1})[1].outcome is Go.DONE
 
 
 def test_busy_says_when_to_come_again() -> None:

@@ -146,6 +146,16 @@ def test_success_lists_what_was_never_begun_and_keeps_the_result() -> None:
     assert (done.message, done.result, done.finished_at) == ("skipped: notify", body({"ok": True}), seconds(3))
 
 
+def test_an_end_never_says_more_than_the_object_can_hold() -> None:
+    run = claimed(new_run(*(step(f"step-{number}-with-a-long-name") for number in range(256))))
+    done = lifecycle.finish(run, None, at(3))
+    assert (len(done.message), done.message[:17], done.message[-1]) == (1024, "skipped: step-0-w", "…")
+    assert len(lifecycle.fail_run(run, "NoGo", "x" * 5000, at(3)).message) == 1024
+    bad = new_run(accepted=False)
+    bad = replace(bad, spec=replace(bad.spec, problems=("spec.input: bad",) * 500))
+    assert len(lifecycle.accept(bad, at()).message) == 1024
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

@@ -258,6 +258,8 @@ def test_done_drops_the_payload_and_keeps_its_digest() -> None:
 def test_what_goes_back_to_planned_keeps_its_counters() -> None:
     back = advance(entry(S.AWAITING_APPROVAL, attempt(2, failed=True), failures=2), ASKED, E.EXPIRE, cue(50))
     assert (back.state, back.attempt, back.failures, back.question) == (S.PLANNED, 2, 2, None)
+    over = advance(entry(S.APPROVED, attempt(2, failed=True), failures=2, approved_at=seconds(0)), ASKED, E.EXPIRE, cue(50))
+    assert (over.state, over.attempt, over.failures, over.approved_at) == (S.PLANNED, 2, 2, None)
 
 
 def test_an_entry_keeps_the_newest_answers_only() -> None:

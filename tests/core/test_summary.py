@@ -151,6 +151,16 @@ def test_a_confirmed_end_is_told_and_counts_sooner() -> None:
     assert not questions_of(run, at(21.9))[0].accepts_did_not_happen
 
 
+def test_the_end_of_one_pod_is_not_told_of_another_one_too() -> None:
+    run = doubt(step(recovery=Recovery.RESEND_WITH_KEY, key_ttl=300))
+    run, _ = begun(claimed(run, 11, pod="pod-2"), 11, pod="pod-2")
+    run = fencing.settle(fencing.note_terminated(run, "pod-2-uid", seconds(12)), "WorkerLost", at(13))
+    (question,) = questions_of(run, at(230))
+    assert not question.worker_terminated
+    run = fencing.note_terminated(run, "pod-1-uid", seconds(231))
+    assert questions_of(run, at(232))[0].worker_terminated
+
+
 def test_a_question_spells_the_whole_answer_out() -> None:
     run = doubt(step("pay.out"))
     (question,) = questions_of(run, at(20))

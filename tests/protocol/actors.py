@@ -46,6 +46,7 @@ class Attempted:
     word: str = ""
     verdict: Verdict | None = None
     asked_at: datetime | None = None
+    give_up: bool = False
 
 
 @dataclass

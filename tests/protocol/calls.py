@@ -50,9 +50,11 @@ def probe_leave(uid: str, token: int, step: str, attempt: int) -> Edit:
     return lambda run, at: (run, reports.probe_leave(run, Report(step, attempt, token, uid), at))
 
 
-def probe(uid: str, token: int, step: str, attempt: int, verdict: Verdict | None, result: Body | None, asked_at: datetime) -> Edit:
+def probe(
+    uid: str, token: int, step: str, attempt: int, verdict: Verdict | None, result: Body | None, asked_at: datetime, give_up: bool
+) -> Edit:
     said = Report(step, attempt, token, uid)
-    return lambda run, at: reports.probe(run, said, verdict, result, asked_at=asked_at, give_up=False, at=at)
+    return lambda run, at: reports.probe(run, said, verdict, result, asked_at=asked_at, give_up=give_up, at=at)
 
 
 def drain(uid: str, token: int) -> Edit:
@@ -82,6 +84,14 @@ def finish(uid: str, token: int) -> Edit:
             raise Refused(Code.TERMINAL, "over")
         run = lifecycle.finish(run, body({"ok": True}), at)
         return run, run.outcome
+
+    return edit
+
+
+def fail_run(uid: str, token: int) -> Edit:
+    def edit(run: Run, at: At) -> tuple[Run, None]:
+        fencing.require_token(run, token, uid)
+        return lifecycle.fail_run(run, "NoGo", "", at), None
 
     return edit
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from stepfence.core.errors import Refused
 from stepfence.core.model import Answer, Entry, Run, StepSpec
+from stepfence.core.summary import Question, QuestionKind
 from stepfence.core.words import Action, Outcome, Recovery, State, Verdict
 from tests.protocol import violations as v
 from tests.protocol.actors import Patch
@@ -123,6 +125,16 @@ class Book:
             return
         if self.provider.of(step.id):
             raise Violation(v.FALSE_FAILED, f"{step.id} is {state}")
+
+    def asked(self, run: Run, questions: Iterable[Question]) -> None:
+        """Nobody is asked about what may simply be done again."""
+        for question in questions:
+            step, entry = self.steps.get(question.step), run.ledger.get(question.step)
+            if step is None or entry is None or question.kind is not QuestionKind.RECONCILE:
+                continue
+            free = step.recovery is Recovery.RERUN and not step.approval and entry.failures == 0 and not run.ending
+            if free and len(entry.open) < 16:
+                raise Violation(v.NEEDLESS, question.key)
 
     def go(self, step: str, attempt: int, caller: str) -> None:
         """One attempt belongs to one caller (R3)."""

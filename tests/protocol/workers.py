@@ -61,8 +61,11 @@ def _thread_moves(world: World, thread: Thread) -> list[Move]:
         found += [(f"{thread} sends ({how})", partial(send, world, thread, how)) for how in ways]
     if thread.does is Does.PROBE and world.on("probe"):
         found.append((f"{thread} probes without leave", partial(probe, world, thread, leave=False)))
+        found.append((f"{thread} cannot tell", partial(_cannot_tell, world, thread, give_up=False)))
+        found.append((f"{thread} gives up probing", partial(_cannot_tell, world, thread, give_up=True)))
     if thread.does is Does.BEGIN and world.on("halt") and world.run.hold is None:
-        found.append((f"{thread} halts the run", partial(_halt, world, thread)))
+        found.append((f"{thread} halts the run", partial(_end, world, thread, calls.halt)))
+        found.append((f"{thread} fails the run", partial(_end, world, thread, calls.fail_run)))
     return found
 
 
@@ -163,7 +166,7 @@ def _edit(world: World, thread: Thread) -> Edit:
         raise AssertionError(f"{thread} has nothing to report")
     if thread.does is Does.PROBED and doing.asked_at is not None:
         result = None if doing.answer is None else _stored(doing.answer)
-        return calls.probe(pod.uid, pod.token, doing.step.id, doing.number, doing.verdict, result, doing.asked_at)
+        return calls.probe(pod.uid, pod.token, doing.step.id, doing.number, doing.verdict, result, doing.asked_at, doing.give_up)
     if doing.word == "complete":
         return calls.complete(pod.uid, pod.token, doing.step.id, doing.number, _stored(doing.answer or "null"))
     report = calls.fail if doing.word == "fail" else calls.lose
@@ -235,9 +238,9 @@ def _next(thread: Thread, index: int) -> None:
     thread.does = Does.FINISH if all(other.does is Does.STOPPED for other in others) else Does.STOPPED
 
 
-def _halt(world: World, thread: Thread) -> None:
+def _end(world: World, thread: Thread, call: Callable[[str, int], Edit]) -> None:
     try:
-        world.execute(calls.halt(thread.pod.uid, thread.pod.token))
+        world.execute(call(thread.pod.uid, thread.pod.token))
     except Refused as refused:
         world.attempt_refused(refused)
     thread.does = Does.STOPPED
@@ -291,4 +294,10 @@ def probe(world: World, thread: Thread, *, leave: bool = True) -> None:
     doing.asked_at = world.now
     doing.answer = world.provider.look(doing.step.id)
     doing.verdict = Verdict.DID_NOT_HAPPEN if doing.answer is None else Verdict.HAPPENED
+    thread.does = Does.PROBED
+
+
+def _cannot_tell(world: World, thread: Thread, *, give_up: bool) -> None:
+    if thread.doing is not None:
+        thread.doing.asked_at, thread.doing.give_up = world.now, give_up
     thread.does = Does.PROBED

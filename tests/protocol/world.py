@@ -115,6 +115,7 @@ class World:
     def refresh(self, at: At) -> None:
         """Store the questions as they stand now; people see what is stored."""
         self.questions = {question.key: question for question in questions_of(self.run, at)}
+        self.book.asked(self.run, self.questions.values())
         for key, question in self.questions.items():
             self.seen.setdefault(key, (question.step, self.book.openings.get(question.step, 0)))
 

@@ -28,6 +28,8 @@ __all__ = [
     "waits_for_people",
 ]
 
+_LONGEST_MESSAGE = 1024  # as the CRD bounds it
+
 
 def entries(run: Run) -> list[tuple[StepSpec, Entry]]:
     """Return planned steps that have an entry, in plan order."""
@@ -84,7 +86,7 @@ def set_ending(run: Run, outcome: Outcome, reason: str, message: str, at: At) ->
     """Decide the end; it becomes the outcome when nothing is open. The first decision stays."""
     if run.terminal or run.ending is not None:
         return run
-    return replace(run, ending=Ending(outcome, reason, message, at.now))
+    return replace(run, ending=Ending(outcome, reason, _sentence(message), at.now))
 
 
 def request_cancel(run: Run, at: At) -> Run:
@@ -110,7 +112,12 @@ def end_if_settled(run: Run, at: At) -> Run:
 
 def _end(run: Run, outcome: Outcome, reason: str, message: str, at: At) -> Run:
     run = keep_time(run, at, stopped=True)
-    return replace(run, outcome=outcome, reason=reason, message=message, finished_at=at.now, hold=None)
+    return replace(run, outcome=outcome, reason=reason, message=_sentence(message), finished_at=at.now, hold=None)
+
+
+def _sentence(text: str) -> str:
+    """Cut what people read to what the object holds: an end that is refused for its length could never be stored."""
+    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
 
 
 def finish(run: Run, result: Body | None, at: At) -> Run:
