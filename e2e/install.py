@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def install(target: Target, kustomization: Path = DEFAULT, *, say: Say = lambda 
     mark_image(objects, archives["stepfence:dev"].stem)
     _apply(target, [each for each in objects if each["kind"] == "CustomResourceDefinition"])
     for crd in CRDS:
-        eventually(f"CRD {crd} in force", lambda name=crd: _established(target, name), seconds=60)
+        eventually(f"CRD {crd} in force", partial(_established, target, crd), seconds=60)
     _apply(target, [each for each in objects if each["kind"] != "CustomResourceDefinition"])
     say("waiting until both servers are ready")
     for server in ("controller", "gateway"):
