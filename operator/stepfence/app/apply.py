@@ -158,7 +158,8 @@ class Applier:
             await self._budget.spend(write.size, urgent=urgent)
         try:
             stored = await self._store.save(write)
-        except BaseException:
+        except Refused:
+            # The run may be another one now. After a conflict or a lost reply the version stays known: what is read next must not be older.
             self._known.pop(write.before.key, None)
             raise
         self._keep(stored)
@@ -177,8 +178,11 @@ class Applier:
         at = self.at()
         if stored.run.hold is None and stored.run.ending is None:
             message = f"the store holds version {stored.run.version}, version {version} was seen: it was restored from an older state"
-            run = replace(halt_run(stored.run, "LedgerBehind", message, at), version=stored.run.version + 1)
+            # Beyond the version that was seen, so that nobody else who remembers it asks the same again.
+            run = replace(halt_run(stored.run, "LedgerBehind", message, at), version=version + 1)
             await self._save(self._write(stored, run, at), urgent=True)
+        else:
+            self._keep(stored)
         raise Refused(Code.HELD, "the ledger is older than what was seen of it: a person must look (LedgerBehind)")
 
 
