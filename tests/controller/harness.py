@@ -67,7 +67,7 @@ class Controller:
         self.cache = Cache(self._wake)
         world.cluster.listed_to(self.cache)
         applier = Applier(world.store, world.clock, world.ids, Settings())
-        metrics = Metrics(self.cache, now=world.clock.now, leading=lambda: self.leads, depth=lambda: 0)
+        self.metrics = Metrics(self.cache, now=world.clock.now, leading=lambda: self.leads, depth=lambda: 0)
         events = EventSink(world.cluster, "controller-0")
         self.reconciler = Reconciler(
             applier,
@@ -75,7 +75,7 @@ class Controller:
             world.cluster,
             self.cache,
             events,
-            metrics,
+            self.metrics,
             injection=lambda: Injection("https://gateway:8443", "CA", 10),
             leading=lambda: self.leads,
         )

@@ -63,6 +63,20 @@ async def test_a_crash_is_counted_and_the_next_worker_waits_for_its_back_off(wor
     assert world.cluster.made == [jobs(world, 1), jobs(world, 2)]
 
 
+async def test_a_step_that_a_dead_worker_leaves_in_doubt_is_counted_once(world: World) -> None:
+    world.create()
+    controller = Controller(world)
+    await controller.settle()
+    await world.claim(jobs(world, 1))
+    run = await world.run()
+    assert run.holder is not None
+    call = Begin("pay", run.token, run.holder.pod_uid, "request", body({}))
+    await Applier(world.store, world.clock, world.ids, Settings()).apply(KEY, lambda run, at: begin(run, call, at))
+    world.cluster.end_pod(jobs(world, 1), 1)
+    await controller.settle()
+    assert controller.metrics.registry.get_sample_value("stepfence_steps_unknown_total", {"action": "Payment"}) == 1
+
+
 async def test_what_a_gateway_wrote_meanwhile_is_told_too(world: World) -> None:
     world.create()
     controller = Controller(world)

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from stepfence.controller.cache import Cache
 from stepfence.core.model import Run
+from stepfence.core.summary import new_doubts
 
 __all__ = ["Metrics"]
 
@@ -31,6 +32,7 @@ class Metrics:
         self.writes = Counter("stepfence_run_writes", "Writes of AgentRuns by the controller.", registry=self.registry)
         self.jobs_created = Counter("stepfence_jobs_created", "Workers started.", registry=self.registry)
         self.settled = Counter("stepfence_settled_workers", "Holders that were over and were fenced out.", registry=self.registry)
+        self.unknown = Counter("stepfence_steps_unknown", "Steps whose outcome became unknown.", ["action"], registry=self.registry)
         self.worker_ends = Counter("stepfence_worker_ends", "Workers that ended.", ["reason"], registry=self.registry)
         self.registry.register(_State(cache, now, leading, depth))
 
@@ -41,6 +43,8 @@ class Metrics:
         self.writes.inc()
         if before.holder is not None and after.holder is None and after.token > before.token:
             self.settled.inc()
+        for step in new_doubts(before, after):
+            self.unknown.labels(step.action.value).inc()
         worker = after.worker
         if worker is not None and worker.ended_at is not None and (before.worker is None or before.worker.ended_at != worker.ended_at):
             self.worker_ends.labels(worker.exit_reason).inc()

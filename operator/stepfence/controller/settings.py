@@ -20,8 +20,6 @@ _CORE_SECONDS = (
     "start_failed_after",
     "backoff_base",
     "backoff_cap",
-    "probe_backoff",
-    "probe_backoff_cap",
 )
 
 

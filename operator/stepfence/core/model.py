@@ -96,7 +96,6 @@ class RunSpec:
     input: str | None = None
     steps: tuple[StepSpec, ...] | None = None
     template_hash: str = ""
-    grace_seconds: int | None = None
     backoff_limit: int = 6
     active_deadline: int | None = None
     history: int | None = None

@@ -10,9 +10,9 @@ from enum import StrEnum
 from stepfence.core.lifecycle import entries, halting_steps
 from stepfence.core.model import Entry, Run, StepSpec
 from stepfence.core.recovery import counts
-from stepfence.core.words import At, Outcome, State, Verdict
+from stepfence.core.words import At, State, Verdict
 
-__all__ = ["Condition", "Phase", "Question", "QuestionKind", "Summary", "phase_of", "summarize"]
+__all__ = ["Condition", "Phase", "Question", "QuestionKind", "Summary", "new_doubts", "phase_of", "summarize"]
 
 
 class Phase(StrEnum):
@@ -221,6 +221,7 @@ def _worker_ready(run: Run) -> Condition:
     return Condition("WorkerReady", "False", reason, run.worker.message if run.worker else "")
 
 
-def succeeded(run: Run) -> bool:
-    """Whether the run ended well."""
-    return run.outcome is Outcome.SUCCEEDED
+def new_doubts(before: Run, after: Run) -> list[StepSpec]:
+    """Return the steps that became Unknown from one version of a run to another."""
+    old = {step: entry.state for step, entry in before.ledger.items()}
+    return [step for step, entry in entries(after) if entry.state is State.UNKNOWN and old.get(step.id) is not State.UNKNOWN]

@@ -103,8 +103,6 @@ class Settings:
     start_failed_after: int = 30
     backoff_base: int = 5
     backoff_cap: int = 300
-    probe_backoff: int = 5
-    probe_backoff_cap: int = 60
     object_bytes: int = 128 * 1024
     inline_bytes: int = 1024
     record_bytes: int = 256 * 1024

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from stepfence.core.words import State
+from stepfence.core.summary import new_doubts
 from stepfence.ports import Stored
 
 __all__ = ["Metrics", "metrics_of"]
@@ -39,9 +39,7 @@ class Metrics:
             "Claims that took a run from a holder that never released it.",
             registry=self.registry,
         )
-        self.unknown = Counter(
-            "stepfence_steps_unknown_total", "Steps whose outcome became unknown through a call.", ("action",), registry=self.registry
-        )
+        self.unknown = Counter("stepfence_steps_unknown_total", "Steps whose outcome became unknown.", ("action",), registry=self.registry)
         self.budget_seconds = Histogram(
             "stepfence_budget_wait_seconds",
             "Seconds that a write waited for the byte budget.",
@@ -67,10 +65,8 @@ class Metrics:
         old, new = before.run, after.run
         if new.token > old.token and old.holder is not None and new.holder is not None and new.holder.pod_uid != old.holder.pod_uid:
             self.lost_holders.inc()
-        for step in new.plan.steps if new.plan else ():
-            entry, earlier = new.ledger.get(step.id), old.ledger.get(step.id)
-            if entry is not None and entry.state is State.UNKNOWN and (earlier is None or earlier.state is not State.UNKNOWN):
-                self.unknown.labels(step.action.value).inc()
+        for step in new_doubts(old, new):
+            self.unknown.labels(step.action.value).inc()
 
     def spent(self, size: int, waited: float, *, urgent: bool) -> None:
         """See `stepfence.app.budget.Meter`."""
