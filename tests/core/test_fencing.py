@@ -176,6 +176,17 @@ def test_an_older_attempt_is_not_heard_while_a_newer_one_is_in_flight() -> None:
     assert reports.complete(run, report(run), body(), at(6))[1].state is State.DONE
 
 
+def test_a_late_success_of_an_upsert_is_told_when_to_come_again() -> None:
+    run = in_flight(step(action=Action.UPSERT))
+    run, _ = begun(run, 71)
+    run, _ = reports.lose(run, report(run, 2), "TimedOut", "", at(80))
+    with pytest.raises(Refused) as early:
+        reports.complete(run, report(run), body("re_9"), at(90))
+    assert (early.value.code, early.value.retry_after) == (Code.BUSY, 51.0)  # the second may land until second 71 + 60 + 10
+    assert reports.complete(run, report(run), body("re_9"), at(141))[1].state is State.DONE
+    assert reports.complete(run, report(run, 2), body("re_9"), at(90))[1].state is State.DONE, "the first is over"
+
+
 def test_a_pods_end_is_noted_on_its_own_attempts_alone_and_first_sight_stays() -> None:
     run = in_flight()
     run = fencing.note_terminated(run, "pod-1-uid", seconds(7))
