@@ -118,6 +118,7 @@ async def test_a_review_that_cannot_be_made_is_not_the_callers_fault() -> None:
 
 TERMINATED: dict[str, Any] = {"terminated": {"exitCode": 0}}
 RUNNING: dict[str, Any] = {"running": {}}
+LOST_SIGHT: dict[str, Any] = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
 
 
 @pytest.mark.parametrize(
@@ -127,9 +128,10 @@ RUNNING: dict[str, Any] = {"running": {}}
         ([TERMINATED], HolderFact.ALIVE),
         ([TERMINATED, RUNNING], HolderFact.ALIVE),
         ([TERMINATED, {}], HolderFact.ALIVE),
+        ([TERMINATED, LOST_SIGHT], HolderFact.ALIVE),
         ([], HolderFact.ALIVE),
     ],
-    ids=["both ended", "one not reported", "one runs", "one says nothing", "none reported"],
+    ids=["both ended", "one not reported", "one runs", "one says nothing", "one that the kubelet lost sight of", "none reported"],
 )
 async def test_a_pod_of_two_containers_is_over_when_both_are(states: list[dict[str, Any]], fact: HolderFact) -> None:
     pod = {

@@ -9,6 +9,7 @@ from typing import Any
 from stepfence.core.world import JobFact, PodFact, PodProblem
 from stepfence.schema import CONTAINER_ANNOTATION, WORKER_LABEL
 from stepfence.schema.times import parse_time
+from stepfence.stores.kube_pods import end_reported
 
 __all__ = ["controller_of", "job_fact", "pod_fact"]
 
@@ -58,7 +59,7 @@ def pod_fact(pod: Object, *, gone: bool = False) -> PodFact:
     """Read a pod; `gone` for the last state of one that the API server no longer has."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     owner = controller_of(metadata) or {}
-    confirmed = _confirmed(pod)
+    confirmed = end_reported(pod)
     exit_code, message = _exit(pod)
     return PodFact(
         name=metadata["name"],
@@ -78,22 +79,6 @@ def pod_fact(pod: Object, *, gone: bool = False) -> PodFact:
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else parse_time(text)
-
-
-def _confirmed(pod: Object) -> bool:
-    """Whether the kubelet reported an end for every container, and none of the others (sidecars, debuggers) runs.
-
-    `ContainerStatusUnknown` is the kubelet's word for a container that it could not find: that confirms nothing.
-    """
-    status = pod.get("status") or {}
-    containers = status.get("containerStatuses") or ()
-    others = [*(status.get("initContainerStatuses") or ()), *(status.get("ephemeralContainerStatuses") or ())]
-    ends = [(item.get("state") or {}).get("terminated") for item in containers]
-    return (
-        0 < len(ends) == len(pod["spec"]["containers"])
-        and all(end is not None and end.get("reason") != "ContainerStatusUnknown" for end in ends)
-        and not any("running" in (item.get("state") or {}) for item in others)
-    )
 
 
 def _exit(pod: Object) -> tuple[int | None, str]:

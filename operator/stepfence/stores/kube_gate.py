@@ -17,6 +17,7 @@ from stepfence.ports import Caller, Clock, WorkerIdentity
 from stepfence.schema import GROUP, RUN_LABEL, RUN_UID_LABEL, TOKEN_AUDIENCE
 from stepfence.schema.times import format_time, parse_time
 from stepfence.stores.kube_client import KubeClient, Reply, kube_path, refusal
+from stepfence.stores.kube_pods import end_reported
 from stepfence.stores.ttl_cache import TtlCache
 
 __all__ = ["KubeWorkerGate"]
@@ -180,25 +181,12 @@ def _controller(document: Mapping[str, Any], kind: str, group: str) -> Mapping[s
 def _pod_fact(pod: Mapping[str, Any] | None, holder: Holder) -> PodFact:
     if pod is None or _uid(pod) != holder.pod_uid:
         return PodFact(name=holder.pod, uid=holder.pod_uid, gone=True)
-    over = _terminated(pod)
+    over = end_reported(pod)
     deletion = pod["metadata"].get("deletionTimestamp")
     return PodFact(
         name=holder.pod,
         uid=holder.pod_uid,
-        # A phase alone confirms nothing: pod garbage collection sets it for pods on nodes that it cannot reach.
         terminal=over,
         confirmed=over,
         deletion_at=None if deletion is None else parse_time(deletion),
-    )
-
-
-def _terminated(pod: Mapping[str, Any]) -> bool:
-    """Whether the kubelet reported every container terminated, and no other one (sidecar, debug) running."""
-    status = pod.get("status") or {}
-    containers = status.get("containerStatuses") or ()
-    others = [*(status.get("initContainerStatuses") or ()), *(status.get("ephemeralContainerStatuses") or ())]
-    return (
-        len(containers) == len(pod["spec"]["containers"])
-        and all("terminated" in (item.get("state") or {}) for item in containers)
-        and not any("running" in (item.get("state") or {}) for item in others)
     )
