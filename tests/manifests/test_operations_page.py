@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from stepfence.controller.cache import Cache
 from stepfence.controller.metrics import Metrics as ControllerMetrics
 from stepfence.controller.settings import _CORE_SECONDS, ControllerSettings
+from stepfence.core.fencing import Release
+from stepfence.core.summary import QuestionKind
 from stepfence.core.words import Settings
 from stepfence.gateway.metrics import Metrics as GatewayMetrics
 from stepfence.gateway.settings import GatewaySettings
@@ -63,6 +65,31 @@ def test_the_metrics_are_the_ones_that_the_servers_tell() -> None:
     table = PAGE[PAGE.index("| metric | of |") : PAGE.index("## The byte budget")]
     named = set(re.findall(r"`(stepfence_\w+)", table))
     assert named == served | COUNTED_ELSEWHERE
+
+
+def reasons_in_the_core() -> set[str]:
+    """Return every reason that the core writes as a word of its own."""
+    text = "".join(
+        (ROOT / "operator/stepfence/core" / f"{name}.py").read_text() for name in ("decide", "dismissal", "summary", "worker_end")
+    )
+    text += "".join((ROOT / "operator/stepfence" / name).read_text() for name in ("core/answers.py", "core/lifecycle.py", "app/apply.py"))
+    found = set(re.findall(r'Condition\("\w+", [^,]+, "(\w+)"', text))
+    found |= set(re.findall(r'set_ending\(run, Outcome\.\w+, "(\w+)"', text))
+    for groups in re.findall(r'halt_run\([\w.]+, "(\w+)"|return "([A-Z]\w+)", |SUCCEEDED, "(\w+)"', text):
+        found |= set(filter(None, groups))
+    for line in re.findall(r"^[A-Z][A-Z_, ]+ = (\"[A-Z][\w\", ]+)$", text, re.MULTILINE):
+        found |= set(re.findall(r"\w+", line))
+    return found
+
+
+def test_every_reason_is_explained() -> None:
+    page = PAGE[PAGE.index("## Conditions and their reasons") : PAGE.index("## Upgrade")]
+    named = set(re.findall(r"`([A-Z]\w+)`", page))
+    asked = {f"{kind.value}Needed" for kind in QuestionKind}
+    released = {reason.value for reason in Release} - {Release.ERROR.value}  # told as Crashed
+    written = reasons_in_the_core()
+    assert {"Crashed", "StepOverdue", "JobInvalid", "LedgerMissing", "InvalidSpec", "Finished", "NearlyFull"} <= written
+    assert written | asked | released <= named
 
 
 def test_the_folders_of_the_install_table_exist() -> None:
