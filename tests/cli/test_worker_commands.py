@@ -178,6 +178,22 @@ async def test_the_claim_is_shared_and_a_lost_reply_to_it_repeated(script: Scrip
     assert {body["token"] for route, body in gateway.calls if route.endswith("/begin")} == {1}
 
 
+async def test_a_stop_of_one_command_waits_for_the_others_before_it_releases(script: Script, gateway: ScriptedGateway) -> None:
+    answer = asyncio.Event()
+    gateway.on("steps/charge/complete", Held(answer))
+    gateway.on("steps/other/begin", Problem("halted"))
+    charging = asyncio.create_task(script.exec("print(1)"))
+    await gateway.called("steps/charge/complete")
+    stopping = asyncio.create_task(script.exec("print(2)", step="other", action="Create"))
+    await gateway.called("steps/other/begin")
+    await asyncio.wait({stopping}, timeout=0.3)
+    assert "release" not in gateway.routes()
+    answer.set()
+    assert await charging == 0
+    assert await stopping == 76
+    assert gateway.routes()[-1] == "release"
+
+
 async def test_another_worker_number_claims_for_itself(script: Script, gateway: ScriptedGateway) -> None:
     assert await script.exec("print(1)") == 0
     script.environ["STEPFENCE_WORKER"] = "2"

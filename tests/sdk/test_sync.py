@@ -126,6 +126,25 @@ def test_sigterm_inside_perform_waits_for_the_step_and_then_drains(tmp_path: Pat
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_second_sigterm_does_not_tear_the_step_in_flight(tmp_path: Path) -> None:
+    gateway = ScriptedGateway(PLAN)
+    with pytest.raises(stepfence.Draining), connection(gateway, tmp_path, handle_sigterm=True) as run:
+
+        def perform(payload: Any, step: Step) -> Any:
+            with step.sending():
+                os.kill(os.getpid(), signal.SIGTERM)
+                never, tries = threading.Event(), 0
+                while run.stopping is None and tries < 2000:
+                    never.wait(0.01)
+                    tries += 1
+                os.kill(os.getpid(), signal.SIGTERM)
+            return "sent"
+
+        assert run.step("refund", Action.PAYMENT, {}, perform) == "sent"
+        run.step("other", Action.CREATE, {}, perform)
+    assert gateway.routes() == ["claim", "steps/refund/begin", "steps/refund/complete", "release"]
+
+
 @pytest.mark.parametrize("order", ["signal", "file"])
 def test_a_drain_breaks_what_the_program_waits_for_between_steps(order: str, tmp_path: Path) -> None:
     gateway = ScriptedGateway(PLAN)
