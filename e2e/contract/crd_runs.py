@@ -107,7 +107,12 @@ TERMINAL: Document = {
     "phase": "Failed",
     "outcome": "Failed",
     "finishedAt": TIME,
-    "ledger": {**LEDGER, "close": {"state": "Failed", "key": key(5), "attempt": 1, "token": 2}},
+    "ledger": {
+        **LEDGER,
+        "close": {"state": "Failed", "key": key(5), "attempt": 1, "token": 2},
+        # A person refused its second attempt.
+        "again": {"state": "Denied", "key": key(6), "attempt": 1, "token": 2},
+    },
 }
 CONDITIONS = {"fresh": FRESH, "open": OPEN, "terminal": TERMINAL}
 

@@ -103,6 +103,8 @@ GOOD_STATUS: list[tuple[str, str, Document]] = [
     ("a terminal run learns that a doubt is Done", "terminal", {"ledger": {"refund": DONE | {
         "key": key(2), "attempt": 2, "token": 2}}}),
     ("a terminal run learns that a failure is Done", "terminal", {"ledger": {"close": {"state": "Done", "resultDigest": DIGEST}}}),
+    ("a terminal run learns that the attempt before a denial is Done", "terminal", {"ledger": {"again": {
+        "state": "Done", "resultDigest": DIGEST}}}),
     ("a terminal run goes on being observed", "terminal", {"observedGeneration": 2, "version": 10}),
     ("a holder goes", "open", {"holder": None}),
 ]  # fmt: skip

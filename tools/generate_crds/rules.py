@@ -213,8 +213,8 @@ STATUS = (
         ("status",),
         "!has(oldSelf.outcome) || !has(self.ledger) || (has(oldSelf.ledger) && self.ledger.all(k, e, k in oldSelf.ledger && "
         "(e.state == oldSelf.ledger[k].state || "
-        "(e.state == 'Done' && oldSelf.ledger[k].state in ['Unknown', 'Failed']))))",
-        "a terminal run begins nothing: an entry may only go from Unknown or Failed to Done (I8)",
+        "(e.state == 'Done' && oldSelf.ledger[k].attempt > 0))))",
+        "a terminal run begins nothing: an entry may only become Done, and only if an attempt of it began before (I8)",
         field_path=".ledger",
     ),
     Rule(
