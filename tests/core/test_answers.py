@@ -88,7 +88,7 @@ def test_the_new_question_takes_the_right_answer() -> None:
 def test_a_result_that_cannot_be_kept_exactly_is_refused_by_name_and_asked_anew() -> None:
     document = {
         "metadata": {"namespace": "support", "name": "refund", "uid": "uid-1"},
-        "spec": {"decisions": {"pay.abcdefghjk": {"verdict": "Happened", "result": {"id": 2**60}}}},
+        "spec": {"decisions": {"pay.abcdefghjk": {"verdict": "Happened", "result": {"id": "\ud800"}}}},
     }
     (decision,) = decode(document).spec.decisions.values()
     assert (decision.result, decision.problem[:18]) == (None, "result is no JSON ")

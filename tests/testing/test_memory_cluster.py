@@ -159,3 +159,17 @@ async def test_a_delete_waits_for_approval_and_performs_what_the_person_saw() ->
             await connection.finish(done)
         assert run.phase == "Succeeded"
         assert run.result == {"done": "drop", "payload": {"table": "a"}}
+
+
+async def test_a_provider_that_names_things_by_64_bit_numbers_asks_nobody() -> None:
+    async def pay(payload: Any, step: stepfence.Step) -> Any:
+        async with step.sending():
+            return {"refund": 2**63 - 1, "of": payload}
+
+    async with MemoryCluster() as cluster:
+        run = await cluster.create(plan=[{"id": "refund", "action": "Payment"}])
+        async with (await run.worker()).connect() as connection:
+            live = await connection.step("refund", Action.PAYMENT, 2**62 + 1, pay)
+            await connection.finish(live)
+        assert live == {"refund": 2**63 - 1, "of": 2**62 + 1}
+        assert (run.phase, run.result) == ("Succeeded", live)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 
 import rfc8785
 
@@ -16,24 +17,41 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 _ALPHABET = "abcdefghjkmnpqrstvwxyz23456789"  # no vowels but a and e, no look-alikes: people type these
 
 
+# Stands for a whole number that RFC 8785 does not take, until its digits are put back. No text of a user may look like it.
+_MARK = "\ue000whole:"
+_MARKED = re.compile(f'"{_MARK}(-?[0-9]+)"')
+_EXACT = 2**53
+
+
 def canonical(value: Json, *, field: str = "value") -> str:
-    """Return RFC 8785 text of `value`; raise `Refused(BAD_REQUEST)` naming `field` for what JSON cannot carry exactly."""
+    """Return RFC 8785 text of `value`; raise `Refused(BAD_REQUEST)` naming `field` for what JSON cannot carry.
+
+    Whole numbers of 2^53 and more, which RFC 8785 leaves out, are written with all their digits: providers name things by 64-bit numbers,
+    and a result that cannot be recorded would halt the run.
+    """
     try:
-        return rfc8785.dumps(value).decode()
-    except (rfc8785.CanonicalizationError, UnicodeError, RecursionError) as error:
+        try:
+            return rfc8785.dumps(value).decode()
+        except rfc8785.IntegerDomainError:
+            return _MARKED.sub(r"\1", rfc8785.dumps(_mark(value)).decode())
+    except (rfc8785.CanonicalizationError, UnicodeError, RecursionError, ValueError) as error:
         raise Refused(Code.BAD_REQUEST, f"{field} is no JSON that RFC 8785 can carry: {error}", field=field) from error
+
+
+def _mark(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {name: _mark(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mark(item) for item in value]
+    if isinstance(value, str) and value.startswith(_MARK):
+        raise ValueError("a text that looks like our mark for whole numbers")
+    return f"{_MARK}{value}" if isinstance(value, int) and abs(value) >= _EXACT else value
 
 
 def parse(text: str) -> Json:
     """Read canonical text back: live and replayed results go through the same round trip."""
-    value: Json = json.loads(text, parse_int=_whole)
+    value: Json = json.loads(text)
     return value
-
-
-def _whole(digits: str) -> int | float:
-    # Beyond what a float holds exactly, RFC 8785 writes whole floats as integers and takes no integer: give back what was written.
-    number = int(digits)
-    return number if abs(number) < 2**53 else float(digits)
 
 
 def digest(text: str) -> str:
