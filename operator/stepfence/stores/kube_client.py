@@ -104,7 +104,8 @@ class KubeClient:
     ) -> Reply:
         total = self._seconds if seconds is None else seconds
         headers = {"Accept": JSON, "Content-Type": content_type}
-        timeout = aiohttp.ClientTimeout(total=total, connect=min(total, _CONNECT_SECONDS))
+        # The whole call has one deadline, ours: two that pass at the same moment cancel the clean-up of each other.
+        timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
         try:
             # `param_serialize` brings the address and the (rotating) token; the body is handed over as it is.
             method, url, signed, _, _ = await self._api.param_serialize(method, path, header_params=headers, auth_settings=["BearerToken"])
