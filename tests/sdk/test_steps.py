@@ -187,8 +187,9 @@ async def test_wait_is_waited_for_and_asked_again_under_a_new_request_id(tmp_pat
 async def test_bad_calls_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
     gateway = ScriptedGateway(PLAN)
     async with connection(gateway, tmp_path) as run:
-        with pytest.raises(TypeError, match="payload of step 'refund'"):
-            await run.step("refund", Action.PAYMENT, {"x": object()}, unmarked)
+        for wrong in (object(), float("nan"), "\ud800"):
+            with pytest.raises(TypeError, match="payload of step 'refund'"):
+                await run.step("refund", Action.PAYMENT, {"x": wrong}, unmarked)
         with pytest.raises(stepfence.CallRefused, match="planned as Payment"):
             await run.step("refund", Action.READ, {}, unmarked)
         with pytest.raises(ValueError, match="Refund"):

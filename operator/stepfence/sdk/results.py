@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Hashable
 from typing import Any
 
 from pydantic import JsonValue, TypeAdapter
@@ -30,7 +32,16 @@ def decode(value: JsonValue, kind: Any) -> Any:
 
     Raises `pydantic.ValidationError`.
     """
-    return value if kind is None else TypeAdapter(kind).validate_json(canonical(value))
+    if kind is None:
+        return value
+    # Building an adapter costs more than the rest of a replay; a few annotations cannot be hashed.
+    adapter = _adapter(kind) if isinstance(kind, Hashable) else TypeAdapter(kind)
+    return adapter.validate_json(canonical(value))
+
+
+@functools.lru_cache(maxsize=256)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def round_trip(text: str) -> JsonValue:
