@@ -92,7 +92,8 @@ class Store:
 
 async def test_a_replica_is_ready_when_it_hears_and_the_store_answers(watches: WatchHealth, clock: FakeClock) -> None:
     store = Store()
-    readiness = Readiness(watches, store.ask, clock.monotonic)
+    election: list[str] = []
+    readiness = Readiness(watches, store.ask, clock.monotonic, lambda: election[-1] if election else None)
     assert await readiness.problem() == "the watches have not begun"
     readiness.started = True
     assert await readiness.problem() is None
@@ -104,12 +105,14 @@ async def test_a_replica_is_ready_when_it_hears_and_the_store_answers(watches: W
     store.answers = True
     clock.advance(1)
     assert await readiness.problem() is None
+    election.append("nobody can lead")
+    assert await readiness.problem() == "nobody can lead"
 
 
 async def test_the_three_routes(watches: WatchHealth, clock: FakeClock, unused_tcp_port: int) -> None:
     registry = CollectorRegistry()
     Gauge("stepfence_x", "x", registry=registry).set(3)
-    readiness = Readiness(watches, Store().ask, clock.monotonic)
+    readiness = Readiness(watches, Store().ask, clock.monotonic, lambda: None)
     async with serving("127.0.0.1", unused_tcp_port, readiness, registry), httpx.AsyncClient(trust_env=False) as client:
         base = f"http://127.0.0.1:{unused_tcp_port}"
         assert (await client.get(f"{base}/livez")).status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -123,3 +124,33 @@ async def test_a_leader_that_cannot_renew_stops_by_its_own_clock_and_another_tak
     other.cancel()
     with pytest.raises(asyncio.CancelledError):
         await other
+
+
+async def test_a_replica_that_can_neither_lead_nor_follow_is_not_ready_until_it_can() -> None:
+    leases = Leases()
+    leases.away = True
+    replica = Leadership(cast("KubeClient", leases), SETTINGS)
+    assert replica.problem() is None
+    task = asyncio.create_task(replica.run())
+    await until(lambda: replica.problem() is not None)
+    leases.away = False
+    await until(replica.leads)
+    assert replica.problem() is None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_who_sees_another_lead_follows_and_has_no_problem() -> None:
+    leases = Leases()
+    leader, follower = (Leadership(cast("KubeClient", leases), replace(SETTINGS, pod_name=name)) for name in "ab")
+    tasks = [asyncio.create_task(leader.run())]
+    await until(leader.leads)
+    tasks.append(asyncio.create_task(follower.run()))
+    lasts = asyncio.get_running_loop().time() + 3 * SETTINGS.election_lease_seconds
+    await until(lambda: follower.problem() is not None or asyncio.get_running_loop().time() > lasts)
+    assert follower.problem() is None
+    assert not follower.leads()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -109,7 +109,7 @@ def _assemble(settings: ControllerSettings, client: KubeClient, election: KubeCl
     reconciler = Reconciler(applier, records, cluster, cache, events, metrics, injection=injection, leading=leadership.leads)
     service = Service(reconciler, queue, cache, cluster, keeper, metrics, clock, leading=leadership.leads)
     leadership.on_start, leadership.on_stop = service.start_leading, service.stop_leading
-    readiness = Readiness(health, _asker(client), clock.monotonic)
+    readiness = Readiness(health, _asker(client), clock.monotonic, leadership.problem)
     return _Parts(service, leadership, cache, health, readiness, metrics)
 
 

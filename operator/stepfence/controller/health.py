@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz`, `/metrics`: alive means that the loop runs; ready, that the watches hear and the store answers."""
+"""`/livez`, `/readyz`, `/metrics`: alive means that the loop runs; ready, that watches hear, the election works, the store answers."""
 
 from __future__ import annotations
 
@@ -70,8 +70,14 @@ def _reached(revision: str, expected: str) -> bool:
 class Readiness:
     """A follower is ready too: it hears, and could lead."""
 
-    def __init__(self, watches: WatchHealth, ask_store: Callable[[], Awaitable[None]], monotonic: Callable[[], float]) -> None:
-        self._watches, self._ask_store, self._monotonic = watches, ask_store, monotonic
+    def __init__(
+        self,
+        watches: WatchHealth,
+        ask_store: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float],
+        election: Callable[[], str | None],
+    ) -> None:
+        self._watches, self._ask_store, self._monotonic, self._election = watches, ask_store, monotonic, election
         self._asked: tuple[float, str | None] | None = None
         self.started = False
 
@@ -79,7 +85,7 @@ class Readiness:
         """Return why this replica is not ready; None when it is."""
         if not self.started:
             return "the watches have not begun"
-        return self._watches.problem() or await self._store_problem()
+        return self._watches.problem() or self._election() or await self._store_problem()
 
     async def _store_problem(self) -> str | None:
         now = self._monotonic()

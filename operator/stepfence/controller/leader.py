@@ -48,6 +48,12 @@ class LeaseLock(BaseLock):
         self._revision = ""
         self._transitions = 0
         self._last_holder = ""
+        # When the election last came to something: another replica was seen to hold the Lease, or a write was answered.
+        self.heard_at: float | None = None
+
+    def hear(self) -> None:
+        """Note that the election works."""
+        self.heard_at = asyncio.get_running_loop().time()
 
     async def get(self, name: str, namespace: str) -> tuple[bool, Any]:
         """Return the record, or the error as the election wants it."""
@@ -61,6 +67,8 @@ class LeaseLock(BaseLock):
         self._revision = reply.body["metadata"]["resourceVersion"]
         self._transitions = spec.get("leaseTransitions") or 0
         self._last_holder = spec.get("holderIdentity") or ""
+        if self._last_holder not in ("", self.identity):
+            self.hear()
         duration = spec.get("leaseDurationSeconds")
         return True, LeaderElectionRecord(
             self._last_holder or None, None if duration is None else str(duration), spec.get("acquireTime"), spec.get("renewTime")
@@ -92,6 +100,8 @@ class LeaseLock(BaseLock):
             return False
         if reply.ok:
             self._renewed(asked)
+        if reply.ok or reply.status == 409:
+            self.hear()
         return bool(reply.ok)
 
     def _document(self, name: str, namespace: str, record: LeaderElectionRecord) -> dict[str, Any]:
@@ -134,8 +144,17 @@ class Leadership:
         """Whether this replica may act. By its own clock, counted from before the renewal was asked for."""
         return self._elected and asyncio.get_running_loop().time() < self._renewed_at + self._settings.election_renew_seconds
 
+    def problem(self) -> str | None:
+        """Return why this replica can neither lead nor follow; None while it can."""
+        heard = self._lock.heard_at
+        limit = 2 * self._settings.election_lease_seconds
+        if heard is None or asyncio.get_running_loop().time() - heard <= limit:
+            return None
+        return f"the election has come to nothing for more than {limit:g} s"
+
     async def run(self) -> None:
         """Campaign, lead, lose, campaign again. Ends only by cancellation, and then resigns."""
+        self._lock.hear()
         try:
             while True:
                 await self._term()
