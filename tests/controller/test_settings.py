@@ -29,7 +29,14 @@ def test_fields_and_seconds_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("STEPFENCE_WORKERS", "many"), ("STEPFENCE_LEASE_SECONDS", "1.5"), ("STEPFENCE_HEALTH_PORT", "-1")]
+    ("name", "value"),
+    [
+        ("STEPFENCE_WORKERS", "many"),
+        ("STEPFENCE_WORKERS", "0"),
+        ("STEPFENCE_LEASE_SECONDS", "1.5"),
+        ("STEPFENCE_HEALTH_PORT", "-1"),
+        ("STEPFENCE_LOG_LEVEL", "loud"),
+    ],
 )
 def test_a_bad_value_names_its_variable(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=name):

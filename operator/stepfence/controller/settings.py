@@ -81,4 +81,8 @@ def _read(name: str, text: str, kind: type[Any]) -> Any:
         raise ValueError(f"{name}: {text!r} is no {kind.__name__}") from error
     if isinstance(value, int | float) and value < 0:
         raise ValueError(f"{name}: {text!r} is negative")
+    if name == "STEPFENCE_LOG_LEVEL" and text.lower() not in ("debug", "info", "warning", "error"):
+        raise ValueError(f"{name}: {text!r} is none of debug, info, warning, error")
+    if name == "STEPFENCE_WORKERS" and value < 1:
+        raise ValueError(f"{name}: {text!r} must be at least 1")
     return value
