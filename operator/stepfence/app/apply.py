@@ -115,6 +115,10 @@ class Applier:
                 return _outcome(await self._save(decided.write, urgent), decided, wrote=True)
             except Conflict:
                 self.conflicts += 1
+            except Refused as refused:
+                # What was decided on may be a run of the past whose name another one has now.
+                if fresh or refused.code is not Code.NOT_FOUND:
+                    raise
             except Unknown:
                 # Whether it took effect shows on the next read: every edit answers what is recorded when it is repeated.
                 lost += 1

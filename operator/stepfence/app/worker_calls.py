@@ -299,7 +299,12 @@ class WorkerCalls:
         return ResultView(await self._bodies.read(run, entry.result), entry.result.digest, entry.result.size)
 
     async def _write(self, call: Call, edit: Edit[T], *, urgent: bool = False, reserve: bool = False) -> Applied[T]:
+        identity = await self._gate.worker_of(call.caller)
+
         def with_lease(run: Run, at: At) -> tuple[Run, T]:
+            if identity is not None and identity.run_uid != run.uid:
+                # Before its token is looked at: it says nothing of this run, least of all that the store went back in time.
+                raise Refused(Code.NOT_FOUND, "the run of this pod is gone: another one has its name")
             if call.token > run.token:
                 behind = f"token {call.token} is newer than the stored one ({run.token}): the store went back in time"
                 raise ledger.RefusedAfter(Refused(Code.HELD, behind), lifecycle.halt_run(run, "LedgerBehind", behind, at))
