@@ -50,6 +50,14 @@ def test_the_template_itself_is_left_alone() -> None:
     assert json.dumps(template) == before
 
 
+def test_no_container_is_started_again_in_its_pod_but_a_sidecar() -> None:
+    again = {"restartPolicy": "Always", "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]}
+    made = pod({"containers": [{"name": "main", **again}, {"name": "beside", **again}], "initContainers": [{"name": "proxy", **again}]})
+    assert made["restartPolicy"] == "Never"
+    assert all(not again.keys() & container.keys() for container in made["containers"])
+    assert made["initContainers"][0]["restartPolicy"] == "Always"
+
+
 @pytest.mark.parametrize(
     ("timeouts", "given", "grace"),
     [((30, 90), {}, 100), ((30,), {"terminationGracePeriodSeconds": 5}, 5)],

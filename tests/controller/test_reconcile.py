@@ -140,6 +140,21 @@ async def test_a_pod_that_a_watch_wrongly_shows_is_found_gone_when_its_lease_run
     assert (await world.run()).holder is None
 
 
+async def test_a_holder_that_lost_its_label_is_looked_up_before_it_is_called_gone(world: World) -> None:
+    world.create()
+    controller = Controller(world)
+    await controller.settle()
+    await world.claim(jobs(world, 1))
+    await controller.settle()
+    # To a watch by label a pod without the label is deleted.
+    controller.cache.see_pod(world.cluster.pod_of(jobs(world, 1)), deleted=True)
+    await controller.settle()
+    assert (await world.run()).holder is not None
+    world.cluster.pods.clear()
+    await controller.settle()
+    assert (await world.run()).holder is None
+
+
 async def test_a_name_that_is_taken_by_another_object_costs_one_number(world: World) -> None:
     world.create()
     name = jobs(world, 1)

@@ -73,7 +73,9 @@ class Gatherer:
         known = {
             pod.uid: pod for pod in self._cache.pods(run.uid) if pod.job in names or (holder is not None and pod.uid == holder.pod_uid)
         }
-        if holder is None or (holder.pod_uid in known and (not verify or known[holder.pod_uid].gone)):
+        shown = known.get(holder.pod_uid) if holder is not None else None
+        # To a watch by label a pod is gone too when it only lost the label.
+        if holder is None or (shown is not None and not shown.gone and not verify):
             return tuple(known.values())
         document = await self._cluster.pod(run.namespace, holder.pod)
         if document is not None and document["metadata"]["uid"] == holder.pod_uid:

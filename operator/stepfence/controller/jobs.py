@@ -59,7 +59,7 @@ def build_job(run: Run, template: Mapping[str, Any], plan: WorkerPlan, told: Inj
     container = _worker_container(spec, annotations)
     _inject_identity(spec, container, run, plan, told)
     _inject_drain(container, annotations)
-    spec["restartPolicy"] = "Never"
+    _start_once(spec)
     spec.setdefault("automountServiceAccountToken", False)
     spec.setdefault("terminationGracePeriodSeconds", _longest_step(run) + told.margin)
     _secure(spec)
@@ -137,6 +137,14 @@ def _inject_drain(container: Document, annotations: Mapping[str, str]) -> None:
         return
     command = annotations.get(PRESTOP_COMMAND_ANNOTATION, "stepfence drain").split()
     container["lifecycle"] = {**lifecycle, "preStop": {"exec": {"command": command}}}
+
+
+def _start_once(spec: Document) -> None:
+    """Let no container start again in its pod: that all of them ended must mean that the pod's work is over (R1). Sidecars may."""
+    spec["restartPolicy"] = "Never"
+    for container in spec["containers"]:
+        for name in ("restartPolicy", "restartPolicyRules"):
+            container.pop(name, None)
 
 
 def _secure(spec: Document) -> None:
