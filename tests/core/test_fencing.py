@@ -9,8 +9,9 @@ from stepfence.core import fencing, ledger, lifecycle, plan, reports
 from stepfence.core.entry import StepSpec
 from stepfence.core.errors import Code, Refused
 from stepfence.core.fencing import Claim, HolderFact, Release
-from stepfence.core.ledger import Go
+from stepfence.core.ledger import Go, put
 from stepfence.core.model import Run, Worker
+from stepfence.core.moves import NOT_STARTED
 from stepfence.core.words import Action, Outcome, Recovery, State, Verdict
 from stepfence.testing.builders import at, begun, body, claimed, new_run, report, seconds, step
 
@@ -205,7 +206,7 @@ def test_what_is_past_deadline_plus_margin_is_lost(second: float, lost: bool) ->
 
 @pytest.mark.parametrize(
     ("second", "outcome"),
-    [(1, Go.GO), (60.999, Go.GO), (61, Code.BUSY), (70.999, Code.BUSY), (71, Code.HALTED)],
+    [(1, Go.GO), (60.999, Go.GO), (61, Code.BEGIN_EXPIRED), (70.999, Code.BEGIN_EXPIRED), (71, Code.HALTED)],
 )
 def test_a_repeated_begin_is_told_the_time_left_and_never_to_go_after_the_deadline(second: float, outcome: Go | Code) -> None:
     run = in_flight(step())
@@ -214,6 +215,19 @@ def test_a_repeated_begin_is_told_the_time_left_and_never_to_go_after_the_deadli
         assert (again, answer.outcome, round(answer.time_left, 3)) == (run, outcome, round(61 - second, 3))
     else:
         assert code_of(lambda: begun(run, second, request_id="begin-1")) is outcome
+
+
+def test_who_had_no_go_in_time_is_told_the_attempt_and_may_say_that_it_was_not_started_without_using_one_up() -> None:
+    run = in_flight(step())
+    with pytest.raises(Refused) as expired:
+        begun(run, 62, request_id="begin-1")
+    assert (expired.value.attempt, expired.value.retry_after) == (1, 9.0)
+    run, entry = reports.fail(run, report(run), NOT_STARTED, "", final=False, retry_after=None, at=at(63))
+    assert (entry.state, entry.failures) == (State.FAILED, 0)
+    run, answer = begun(run, 70, request_id="begin-2")
+    assert (answer.outcome, answer.entry.attempt) == (Go.GO, 2)
+    _, entry = reports.fail(run, report(run, 2), "Refused", "", final=False, retry_after=None, at=at(71))
+    assert begun(put(run, step().id, entry), 80)[1].outcome is Go.FAILED  # a failure of a performed attempt does use it up
 
 
 def test_another_payload_of_a_planned_step_is_answered_with_the_record() -> None:

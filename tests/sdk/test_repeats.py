@@ -118,6 +118,20 @@ async def test_there_is_no_go_after_the_deadline_counted_from_before_the_first_r
 
 
 @virtual_time
+async def test_a_begin_whose_replies_were_all_lost_is_told_as_not_started_before_it_becomes_a_doubt(tmp_path: Path) -> None:
+    gateway, perform = ScriptedGateway(PLAN, timeout=20), Counted()
+    gateway.on("steps/refund/begin", *[LostReply()] * 4, Problem("begin-expired", more={"attempt": 1, "retryAfterSeconds": 8}))
+    gateway.on("steps/refund/fail", {"outcome": "Failed"})
+    async with connection(gateway, tmp_path, backoff_base=5.0) as run:
+        assert await run.step("refund", Action.PAYMENT, {}, perform) == 1
+        await run.finish()
+    (body,) = gateway.bodies("steps/refund/fail")
+    assert (body["reason"], body["attempt"], perform.count) == ("NotStarted", 1, 1)
+    first, *repeats, fresh = ids(gateway, "steps/refund/begin")
+    assert set(repeats) == {first} != {fresh}
+
+
+@virtual_time
 async def test_the_deadline_is_the_earlier_of_ours_and_the_gateways(tmp_path: Path) -> None:
     left: list[float] = []
 

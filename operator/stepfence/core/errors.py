@@ -24,6 +24,7 @@ class Code(StrEnum):
     CANCELLED = "cancelled"
     TERMINAL = "terminal"
     BUSY = "busy"
+    BEGIN_EXPIRED = "begin-expired"
     HOLDER_ALIVE = "holder-alive"
     STORE_CONFLICT = "store-conflict"
     ATTEMPT_MISMATCH = "attempt-mismatch"
@@ -65,6 +66,7 @@ class Refused(StepfenceError):
         field: str | None = None,
         retry_after: float | None = None,
         question: str | None = None,
+        attempt: int | None = None,
     ) -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
@@ -72,6 +74,7 @@ class Refused(StepfenceError):
         self.field = field
         self.retry_after = retry_after
         self.question = question
+        self.attempt = attempt
 
 
 class Conflict(StepfenceError):

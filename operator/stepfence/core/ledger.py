@@ -115,8 +115,12 @@ def _in_flight(entry: Entry, step: StepSpec, call: Begin, changed: bool, at: At)
     if last is None or overdue(entry, at):
         return None
     left = (last.deadline - at.now).total_seconds()
-    if last.request_id == call.request_id and last.pod_uid == call.pod_uid and last.token == call.token and left > 0:
-        return BeginAnswer(Go.GO, entry, step, time_left=left, payload_changed=changed)
+    if last.request_id == call.request_id and last.pod_uid == call.pod_uid and last.token == call.token:
+        if left > 0:
+            return BeginAnswer(Go.GO, entry, step, time_left=left, payload_changed=changed)
+        # No go past the deadline (R8). Who asks again has had none, and can say so of this attempt before it becomes a doubt.
+        late = f"attempt {entry.attempt} of step {step.id!r} is past its deadline"
+        raise Refused(Code.BEGIN_EXPIRED, late, retry_after=max(1.0, left + at.settings.margin), attempt=entry.attempt)
     raise Refused(
         Code.BUSY,
         f"attempt {entry.attempt} of step {step.id!r} is in flight",

@@ -12,7 +12,10 @@ from stepfence.core.canonical import fresh_id
 from stepfence.core.model import Answer, Attempt, Body, Entry, StepSpec
 from stepfence.core.words import NO_TOKEN, Action, At, Token
 
-__all__ = ["Change", "Cue", "Event", "Guard"]
+__all__ = ["NOT_STARTED", "Change", "Cue", "Event", "Guard", "counted"]
+
+# Reason of a worker's `fail` of an attempt whose go came after its deadline (R8).
+NOT_STARTED = "NotStarted"
 
 
 class Event(StrEnum):
@@ -171,12 +174,17 @@ def lost(entry: Entry, step: StepSpec, cue: Cue) -> Entry:
     )
 
 
+def counted(reason: str) -> int:
+    """Whether a failure uses up an attempt: one that was never performed, for its go came too late, does not."""
+    return 0 if reason == NOT_STARTED else 1
+
+
 def fail_last(entry: Entry, step: StepSpec, cue: Cue) -> Entry:
     marked = tuple(replace(a, failed=True) if a.number == cue.attempt else a for a in entry.open)
     return replace(
         entry,
         open=marked,
-        failures=entry.failures + 1,
+        failures=entry.failures + counted(cue.reason),
         final=cue.final,
         retry_at=cue.retry_at,
         reason=cue.reason,

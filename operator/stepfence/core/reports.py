@@ -10,6 +10,7 @@ from stepfence.core.fencing import require_token
 from stepfence.core.ledger import entry_of, planned, put, until
 from stepfence.core.lifecycle import end_if_settled
 from stepfence.core.model import Body, Entry, Run
+from stepfence.core.moves import counted
 from stepfence.core.recovery import did_not_happen_counts_from, machine_may_settle, may_land_until
 from stepfence.core.steps import Cue, Event, advance
 from stepfence.core.words import At, State, Verdict
@@ -66,7 +67,7 @@ def fail(run: Run, report: Report, reason: str, message: str, *, final: bool, re
         return run, entry
     require_token(run, report.token, report.pod_uid)
     pause = min(max(retry_after or 0.0, min(step.backoff * 2.0 ** min(entry.failures, 12), 3600.0)), _LONGEST_PAUSE)
-    spent = final or entry.failures + 1 >= step.attempts
+    spent = final or entry.failures + counted(reason) >= step.attempts
     retry_at = None if spent else at.now + timedelta(seconds=pause)
     cue = Cue(at=at, attempt=report.attempt, reason=reason, message=message, final=final, retry_at=retry_at)
     after = advance(entry, step, Event.FAIL, cue)

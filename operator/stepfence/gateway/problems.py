@@ -51,6 +51,7 @@ class Problem(BaseModel):
     phase: str | None = Field(default=None, description="The run's phase.")
     field: str | None = Field(default=None, description="The input that is wrong.")
     retry_after_seconds: float | None = None
+    attempt: int | None = Field(default=None, description="The recorded attempt whose time is over.")
     question: str | None = Field(default=None, description="What a person is asked.")
     patch: str | None = Field(default=None, description="The command that answers the question.")
 
@@ -74,6 +75,7 @@ def problem(error: StepfenceError, instance: str, standing: Standing | None = No
         phase=standing.phase if standing else None,
         field=refused.field,
         retry_after_seconds=refused.retry_after,
+        attempt=refused.attempt,
         question=question,
         patch=standing.patches.get(question) if standing and question else None,
     )

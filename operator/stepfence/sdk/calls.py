@@ -93,7 +93,7 @@ class Calls:
             return Cancelled(f"the run is not there: {problem.body.detail}")
         return self._refusal(problem)
 
-    async def begin_once(self, step: str, body: Mapping[str, JsonValue], limit: float) -> wire.BeginAnswer:
+    async def begin_once(self, step: str, body: Mapping[str, JsonValue], limit: float) -> wire.BeginAnswer | wire.Expired:
         """Ask once; raise `Unavailable`, a `Stop`, `CallRefused`. `Busy` is answered as a wait."""
         try:
             reply = await self._send("POST", f"/steps/{step}/begin", body, limit=limit)
@@ -101,6 +101,8 @@ class Calls:
             if problem.body.code == Code.BUSY:
                 pause = problem.body.retry_after_seconds or 1.0
                 return wire.Wait(outcome="Wait", retry_after_seconds=pause, reason="Busy")
+            if problem.body.code == Code.BEGIN_EXPIRED and problem.body.attempt is not None:
+                return wire.Expired(outcome="Expired", attempt=problem.body.attempt)
             raise self._refusal(problem) from problem
         return wire.read_begin(reply)
 

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from stepfence.core.canonical import digest
 from stepfence.core.errors import Code
+from stepfence.core.moves import NOT_STARTED
 from stepfence.sdk import wire
 from stepfence.sdk.calls import Calls, new_request_id, now
 from stepfence.sdk.errors import (
@@ -134,12 +135,19 @@ class Engine:
         body, started, heard = self._begin_body(call), now(), False
         while True:
             left = started + self._timeout(call) - now()
-            if not heard or left <= 0:
+            # Past the deadline there is no go any more, but until the margin has passed an attempt that was begun for this id can still be
+            # told as not started, before it becomes a doubt.
+            if not heard or left <= -self._margin:
                 call.check(self._latch)
                 body, started, heard = self._begin_body(call), now(), False
                 left = self._timeout(call)
             try:
-                return await self._calls.begin_once(call.id, body, max(1.0, left)), started
+                answer = await self._calls.begin_once(call.id, body, max(1.0, left))
+                if not isinstance(answer, wire.Expired):
+                    return answer, started
+                await self._not_started(call, answer.attempt)
+                heard = False
+                continue
             except Unavailable as error:
                 heard = heard or error.sent
                 pause = max(next(delays), error.retry_after or 0.0)
@@ -151,6 +159,11 @@ class Engine:
                     raise PayloadChanged(call.id, refused.detail) from refused
                 raise
             await asyncio.sleep(pause)
+
+    async def _not_started(self, call: StepCall, attempt: int) -> None:
+        """Say that an attempt was not performed, for its go came too late: a person may meanwhile have truthfully said so (R8)."""
+        fail = Fail(NOT_STARTED, "the answer to begin came after the deadline")
+        await self._calls.report(call.id, "fail", fail.body(attempt))
 
     def _begin_body(self, call: StepCall) -> dict[str, JsonValue]:
         return {
@@ -169,9 +182,7 @@ class Engine:
         limit = go.timeout_seconds if call.limit is None else min(call.limit, go.timeout_seconds)
         deadline = min(started + limit, now() + go.time_left_seconds)
         if now() >= deadline:
-            # The answer came too late: a person may meanwhile have been told truthfully that nothing happened (R8).
-            fail = Fail("NotStarted", "the answer to begin came after the deadline")
-            await self._calls.report(call.id, "fail", fail.body(go.attempt))
+            await self._not_started(call, go.attempt)
             return Again()
         clock = asyncio.get_running_loop().time
         step = Step(call.id, go.key, go.attempt, deadline=deadline, clock=clock, latch=self._latch, classifiers=call.classifiers)

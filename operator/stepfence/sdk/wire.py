@@ -12,6 +12,7 @@ __all__ = [
     "Claim",
     "Denied",
     "Done",
+    "Expired",
     "Failed",
     "Go",
     "Halt",
@@ -162,6 +163,13 @@ class Wait(Wire):
     reason: str = ""
 
 
+class Expired(Wire):
+    """The attempt began and its go never came in time: say that it was not started, then ask anew."""
+
+    outcome: Literal["Expired"]
+    attempt: int
+
+
 class Probe(Wire):
     """Nobody knows whether the attempt happened: ask the provider, from `retry_after_seconds` on."""
 
@@ -227,6 +235,7 @@ class ProblemBody(Wire):
     phase: str | None = None
     field: str | None = None
     retry_after_seconds: float | None = None
+    attempt: int | None = None
     question: str | None = None
     patch: str | None = None
 
