@@ -104,8 +104,9 @@ def apply_provider(target: Target, namespace: str, *, node: str | None = None, n
         deployment = next(each for each in objects if each["kind"] == "Deployment")
         pod = deployment["spec"]["template"]["spec"]
         pod["nodeSelector"] = {"kubernetes.io/hostname": node}
-        # Its log must outlive whatever is done to the node.
+        # Its log must outlive whatever is done to the node, and be reached while the node is not heard of.
         pod["tolerations"] = [{"operator": "Exists", "effect": "NoExecute"}]
+        next(each for each in objects if each["kind"] == "Service")["spec"]["publishNotReadyAddresses"] = True
     manifest = yaml.safe_dump_all(objects)
     kubectl(target, "apply", "-n", namespace, "-f", "-", stdin=manifest)
     wait_rolled_out(target, namespace, name)

@@ -3,13 +3,12 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from e2e.choice import Target
 from e2e.cluster import Cluster
 from e2e.pods.world import Space, World
 
@@ -21,24 +20,31 @@ def require_faults(world: World) -> Cluster:
     return world.target.faults
 
 
+def of_pod(world: World, namespace: str, pod: str) -> list[int]:
+    """This machine's ids of the processes in a pod, but for its sandbox's `pause`; empty where they cannot be seen from here."""
+    found = world.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
+    assert found is not None, f"there is no pod {pod}"
+    return [] if world.target.faults is None else _in_cgroup(str(found["metadata"]["uid"]))
+
+
 def sigkill(world: World, namespace: str, pod: str) -> None:
     """SIGKILL to every process of a pod's containers, as the kernel's memory killer would; the kubelet starts them anew.
 
     Where the pods' processes cannot be seen from here, the pod is deleted without grace, which comes closest.
     """
-    found = world.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}")
-    assert found is not None, f"there is no pod {pod}"
-    pids = _processes(world.target, str(found["metadata"]["uid"]))
+    pids = of_pod(world, namespace, pod)
     if not pids:
         world.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod}", grace=0)
+    kill(pids)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """SIGKILL to processes of this machine."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
 
-def _processes(target: Target, uid: str) -> list[int]:
-    """This machine's ids of the processes in a pod, but for its sandbox's `pause`."""
-    if target.faults is None:
-        return []
+def _in_cgroup(uid: str) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         try:

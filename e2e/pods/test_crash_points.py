@@ -97,6 +97,18 @@ def test_a_process_started_anew_in_its_pod_does_not_repeat_the_payment_in_flight
     space.until_phase("refund", "Succeeded")
 
 
+def test_a_worker_that_hangs_past_its_deadline_is_removed_and_a_person_is_asked(space: Space) -> None:
+    rule = space.provider.tell(Route.CREATE_REFUND, run=space.id_of("refund"), after=HANG)
+    space.start(space.spec("refund", refund(), notify(), planned={"pay": {"timeoutSeconds": 5}}))
+    space.until_hanging(rule)
+    space.signal(space.holder_pod("refund"), "STOP")
+    key, question = space.until_question("refund", "Reconcile")
+    assert question["step"] == "pay"
+    space.until("end of every worker", lambda: not space.living_pods("refund"))
+    assert space.answer("refund", key, "Happened").is_success
+    space.until_phase("refund", "Succeeded")
+
+
 def test_siblings_side_by_side_settle_one_by_one_and_only_the_doubtful_one_is_asked_about(space: Space) -> None:
     rule = space.provider.tell(Route.CREATE_REFUND, run=space.id_of("refund"), step="pay", after=HANG)
     side_by_side = {"parallel": [refund(), read(), notify(), refund("pay-more")]}

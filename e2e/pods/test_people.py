@@ -104,7 +104,7 @@ def test_cancel_while_a_payment_is_in_doubt_asks_first(space: Space) -> None:
 
 def test_the_active_deadline_fails_the_run_but_does_not_count_the_time_that_people_take(space: Space) -> None:
     rule = space.provider.tell(Route.READ_ORDER, run=space.id_of("late"), before=HANG)
-    space.start(space.spec("late", read(), refund(), spec={"activeDeadlineSeconds": 8}, planned={"pay": {"approval": {}}}))
+    space.start(space.spec("late", read(), refund(), spec={"activeDeadlineSeconds": 8}, planned={"look": {"timeoutSeconds": 10}}))
     space.start(space.spec("asked", delete(), spec={"activeDeadlineSeconds": 20}))
     space.until_hanging(rule)
     key, question = space.until_question("asked", "Approve")

@@ -66,6 +66,22 @@ def test_a_gateway_is_killed_mid_request_and_the_worker_repeats_its_call_at_anot
     wait_rolled_out(space.world.target, NAMESPACE, "stepfence-gateway")
 
 
+def test_every_gateway_is_killed_while_it_has_the_report_in_hand_and_the_payment_is_recorded_once(space: Space) -> None:
+    processes.require_faults(space.world)
+    space.provider.tell(Route.CREATE_REFUND, run=space.id_of("slow"), after=Fault(delay_seconds=1))
+    space.start(space.spec("slow", refund(), notify()))
+    space.provider.wait_for(Happening.EFFECT, run=space.id_of("slow"), step="pay")
+    gateways = [processes.of_pod(space.world, NAMESPACE, pod["metadata"]["name"]) for pod in space.world.servers("gateway")]
+    with processes.frozen_api_server(space):
+        # The report has come in, and cannot be written; its gateway dies with it.
+        processes.let_pass(3)
+        for pids in gateways:
+            processes.kill(pids)
+    run = space.until_phase("slow", "Succeeded", seconds=90)
+    assert (run.entry("pay")["attempt"], run.worker["number"], run.token) == (1, 1, 1)
+    wait_rolled_out(space.world.target, NAMESPACE, "stepfence-gateway")
+
+
 def test_the_api_server_is_paused_for_twenty_seconds_and_every_run_goes_on(space: Space) -> None:
     processes.require_faults(space.world)
     space.provider.tell(Route.CREATE_REFUND, run=space.id_of("slow"), after=Fault(delay_seconds=2))

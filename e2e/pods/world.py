@@ -169,7 +169,11 @@ class Space:
 
     def sigkill(self, pod: str) -> None:
         """SIGKILL to the agent's process, from inside its pod."""
-        self.kubectl("exec", pod, "-c", "worker", "--", "sh", "-c", f"kill -9 $(cat {PID_FILE})")
+        self.signal(pod, "KILL")
+
+    def signal(self, pod: str, name: str) -> None:
+        """A signal to the agent's process, from inside its pod."""
+        self.kubectl("exec", pod, "-c", "worker", "--", "sh", "-c", f"kill -{name} $(cat {PID_FILE})")
 
     def kubectl(self, *words: str, stdin: str | None = None, seconds: float = 60) -> str:
         """kubectl in this namespace."""
