@@ -74,7 +74,7 @@ async def test_a_step_that_a_dead_worker_leaves_in_doubt_is_counted_once(world: 
     await Applier(world.store, world.clock, world.ids, Settings()).apply(KEY, lambda run, at: begin(run, call, at))
     world.cluster.end_pod(jobs(world, 1), 1)
     await controller.settle()
-    assert controller.metrics.registry.get_sample_value("stepfence_steps_unknown_total", {"action": "Payment"}) == 1
+    assert controller.metrics.registry.get_sample_value("stepfence_steps_unknown_total", {"action": "Payment", "image": "agent:1"}) == 1
 
 
 async def test_what_a_gateway_wrote_meanwhile_is_told_too(world: World) -> None:

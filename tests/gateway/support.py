@@ -13,6 +13,7 @@ from stepfence.core.errors import Unknown
 from stepfence.ports import RunKey, Stored, Write
 from stepfence.testing import FakeClock, FakeIds, MemoryCluster, MemoryRun
 
+TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "agent:1"}]}}
 PLAN = [{"id": "lookup", "action": "Read"}, {"id": "refund", "action": "Payment"}]
 
 
@@ -52,7 +53,7 @@ class Gateway:
         self.cluster, self.clock, self.client = cluster, clock, client
 
     async def run(self, name: str = "refund", **spec: Any) -> MemoryRun:
-        return await self.cluster.create(name, **{"plan": PLAN, "namespace": "support", **spec})
+        return await self.cluster.create(name, **{"plan": PLAN, "namespace": "support", "template": TEMPLATE, **spec})
 
     async def pod(self, run: MemoryRun) -> Pod:
         """The pod of the run's next worker."""

@@ -47,7 +47,7 @@ async def test_a_step_goes_from_begin_to_done_and_is_replayed() -> None:
         assert (done["outcome"], done["state"], done["result"]) == ("Done", "Done", {"paid": 1.5})
         replay = await begin(pod, payload={"order": "4711"})
         assert (replay["outcome"], replay["result"], replay["resultStored"]) == ("Done", {"paid": 1.5}, True)
-        assert "stepfence_replays_total 1.0" in world.cluster.app.state.metrics.text().decode()
+        assert 'stepfence_replays_total{image="agent:1"} 1.0' in world.cluster.app.state.metrics.text().decode()
 
 
 async def test_a_large_result_is_read_back_from_its_record() -> None:

@@ -78,6 +78,7 @@ class BeginView:
     time_left_seconds: float
     retry_after_seconds: float
     reason: str
+    image: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,7 @@ class WorkerCalls:
             time_left_seconds=answer.time_left,
             retry_after_seconds=answer.retry_after,
             reason=entry.reason,
+            image=run.spec.image,
         )
 
     async def complete(self, call: Call, step: str, attempt: int, result: Json, *, omitted: tuple[str, int] | None = None) -> StepView:

@@ -31,9 +31,13 @@ class Metrics:
         self.reconcile_errors = Counter("stepfence_reconcile_errors", "Passes that must be tried again.", ["kind"], registry=self.registry)
         self.writes = Counter("stepfence_run_writes", "Writes of AgentRuns by the controller.", registry=self.registry)
         self.jobs_created = Counter("stepfence_jobs_created", "Workers started.", registry=self.registry)
-        self.settled = Counter("stepfence_settled_workers", "Holders that were over and were fenced out.", registry=self.registry)
-        self.unknown = Counter("stepfence_steps_unknown", "Steps whose outcome became unknown.", ["action"], registry=self.registry)
-        self.worker_ends = Counter("stepfence_worker_ends", "Workers that ended.", ["reason"], registry=self.registry)
+        self.settled = Counter(
+            "stepfence_settled_workers", "Holders that were over and were fenced out.", ["image"], registry=self.registry
+        )
+        self.unknown = Counter(
+            "stepfence_steps_unknown", "Steps whose outcome became unknown.", ["action", "image"], registry=self.registry
+        )
+        self.worker_ends = Counter("stepfence_worker_ends", "Workers that ended.", ["reason", "image"], registry=self.registry)
         self.registry.register(_State(cache, now, leading, depth))
 
     def passed(self, before: Run, after: Run, *, wrote: bool) -> None:
@@ -41,13 +45,14 @@ class Metrics:
         if not wrote:
             return
         self.writes.inc()
+        image = after.spec.image
         if before.holder is not None and after.holder is None and after.token > before.token:
-            self.settled.inc()
+            self.settled.labels(image).inc()
         for step in new_doubts(before, after):
-            self.unknown.labels(step.action.value).inc()
+            self.unknown.labels(step.action.value, image).inc()
         worker = after.worker
         if worker is not None and worker.ended_at is not None and (before.worker is None or before.worker.ended_at != worker.ended_at):
-            self.worker_ends.labels(worker.exit_reason).inc()
+            self.worker_ends.labels(worker.exit_reason, image).inc()
 
     def conflicts(self, count: Callable[[], int]) -> None:
         """Tell how often a write met another one, as the writer counts it."""

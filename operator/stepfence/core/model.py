@@ -96,6 +96,8 @@ class RunSpec:
     input: str | None = None
     steps: tuple[StepSpec, ...] | None = None
     template_hash: str = ""
+    # Image of the worker's container, as the template has it now: figures are told apart by it.
+    image: str = ""
     backoff_limit: int = 6
     active_deadline: int | None = None
     history: int | None = None

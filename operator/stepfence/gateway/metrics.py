@@ -33,13 +33,18 @@ class Metrics:
             registry=self.registry,
         )
         self.in_flight = Gauge("stepfence_gateway_requests_in_flight", "Requests being served.", registry=self.registry)
-        self.replays = Counter("stepfence_replays_total", "Steps that a worker began and that were Done before.", registry=self.registry)
+        self.replays = Counter(
+            "stepfence_replays_total", "Steps that a worker began and that were Done before.", ("image",), registry=self.registry
+        )
         self.lost_holders = Counter(
             "stepfence_claims_over_lost_holder_total",
             "Claims that took a run from a holder that never released it.",
+            ("image",),
             registry=self.registry,
         )
-        self.unknown = Counter("stepfence_steps_unknown_total", "Steps whose outcome became unknown.", ("action",), registry=self.registry)
+        self.unknown = Counter(
+            "stepfence_steps_unknown_total", "Steps whose outcome became unknown.", ("action", "image"), registry=self.registry
+        )
         self.budget_seconds = Histogram(
             "stepfence_budget_wait_seconds",
             "Seconds that a write waited for the byte budget.",
@@ -64,9 +69,9 @@ class Metrics:
         """See `stepfence.app.apply.Observer`."""
         old, new = before.run, after.run
         if new.token > old.token and old.holder is not None and new.holder is not None and new.holder.pod_uid != old.holder.pod_uid:
-            self.lost_holders.inc()
+            self.lost_holders.labels(new.spec.image).inc()
         for step in new_doubts(old, new):
-            self.unknown.labels(step.action.value).inc()
+            self.unknown.labels(step.action.value, new.spec.image).inc()
 
     def spent(self, size: int, waited: float, *, urgent: bool) -> None:
         """See `stepfence.app.budget.Meter`."""

@@ -61,7 +61,7 @@ async def begin(request: Request, who: Who, step: Step, body: wire.BeginBody) ->
         raise Refused(Code.BAD_REQUEST, "payloadDigest is not the digest of the payload's canonical JSON", field="payloadDigest")
     begun = await deps_of(request).calls.begin(_call(who, body, step), step, body.request_id, body.payload)
     if begun.outcome == Go.DONE:
-        metrics_of(request).replays.inc()
+        metrics_of(request).replays.labels(begun.image).inc()
     return answers.begin_answer(begun)
 
 

@@ -12,6 +12,7 @@ from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Answer, Attempt, Body, Decision, Ending, Entry, Hold, Holder, Plan, Run, RunSpec, StepSpec, Worker
 from stepfence.core.plan import StepRequest, effective
 from stepfence.core.words import Action, Outcome, PlanSource, Recovery, RunId, Settings, State, Token, Verdict
+from stepfence.schema.names import CONTAINER_ANNOTATION
 from stepfence.schema.times import parse_time
 
 __all__ = ["decode", "step_request"]
@@ -81,6 +82,7 @@ def _spec(spec: Object, settings: Settings) -> RunSpec:
         input=text,
         steps=None if plan is None else tuple(effective(step_request(step)) for step in plan["steps"]),
         template_hash=hashlib.sha256(canonical(template).encode()).hexdigest()[:16] if template else "",
+        image=_image(template or {}),
         backoff_limit=spec.get("backoffLimit", 6),
         active_deadline=spec.get("activeDeadlineSeconds"),
         history=spec.get("workerHistoryLimit"),
@@ -89,6 +91,14 @@ def _spec(spec: Object, settings: Settings) -> RunSpec:
         decisions={key: _decision(item) for key, item in (spec.get("decisions") or {}).items()},
         problems=tuple(problems),
     )
+
+
+def _image(template: Object) -> str:
+    """Return the image of the worker's container: the default one, else the first."""
+    named = ((template.get("metadata") or {}).get("annotations") or {}).get(CONTAINER_ANNOTATION)
+    containers = (template.get("spec") or {}).get("containers") or ()
+    chosen = next((each for each in containers if each.get("name") == named), containers[0] if containers else {})
+    return str(chosen.get("image", ""))
 
 
 def _input(value: Json, settings: Settings, problems: list[str]) -> str | None:
