@@ -304,3 +304,38 @@ async def test_sigterm_lets_the_command_settle_and_stops_the_script(script: Scri
     assert "steps/other/begin" not in gateway.routes()
     assert gateway.routes()[-1] == "release"
     assert gateway.bodies("release")[0]["reason"] == "Drained"
+
+
+# What a script starts is what sends: it must end too.
+CONNECTS = "import socket, sys; line = socket.socket(socket.AF_UNIX); line.connect(sys.argv[1]); line.send(b'here'); line.recv(1)"
+PERFORMS = """
+import asyncio, sys
+from stepfence.cli.command import Command
+from stepfence.sdk.latch import Latch
+from stepfence.sdk.step import Step
+
+async def main():
+    clock = asyncio.get_running_loop().time
+    step = Step("charge", "sf1-charge", 1, deadline=clock() + 600, clock=clock, latch=Latch(), classifiers=())
+    await Command(sys.argv[1:], False, frozenset()).perform(None, step)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_command_ends_with_the_exec_that_watches_it(tmp_path: Path) -> None:
+    came, heard = asyncio.Event(), asyncio.Queue[bytes]()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        came.set()
+        heard.put_nowait(await reader.read())
+        writer.close()
+
+    async with asyncio.timeout(20), await asyncio.start_unix_server(talk, tmp_path / "line"):
+        script = ["sh", "-c", '"$@"; true', "sh", sys.executable, "-c", CONNECTS, str(tmp_path / "line")]
+        watcher = await asyncio.create_subprocess_exec(sys.executable, "-c", PERFORMS, *script)
+        await came.wait()
+        watcher.kill()
+        assert await heard.get() == b"", "the line is closed when its process has ended"
+        await watcher.wait()

@@ -8,10 +8,11 @@ import json
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from stepfence.cli.guard import guarded
 from stepfence.core.canonical import canonical
 from stepfence.core.errors import Refused
 from stepfence.sdk.errors import NotApplied
@@ -41,13 +42,7 @@ class Command:
         """Run it. Raises `NotApplied` when it was not started or says by its exit code that it did nothing, else `CommandFailed`."""
         argv, environ = self._prepare(payload, step)
         async with step.sending():
-            try:
-                # A session of its own: a signal for the script's process group must not break the step.
-                process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, env=environ, start_new_session=True)
-            except OSError as error:
-                raise NotApplied(f"{argv[0]}: {error.strerror}", reason="CommandNotStarted") from error
-            output = await _output(process)
-        code = process.returncode or 0
+            output, code = await _run(argv, environ)
         if code == 0:
             return as_result(output)
         if code in self._not_applied:
@@ -65,6 +60,18 @@ class Command:
             raise NotApplied("the payload does not fit into STEPFENCE_PAYLOAD (127 KiB)", final=True, reason="PayloadTooLarge")
         ours = {"STEPFENCE_KEY": step.key, "STEPFENCE_ATTEMPT": str(step.attempt), "STEPFENCE_PAYLOAD": text}
         return argv, {**os.environ, **ours}
+
+
+async def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int]:
+    """Run a command to its end and return its output and exit code. Raises `NotApplied` when it cannot be started."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            enrol = await stack.enter_async_context(guarded())
+            # A session of its own: a signal for the script's process group must not break the step.
+            process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, env=environ, start_new_session=True, preexec_fn=enrol)
+        except OSError as error:
+            raise NotApplied(f"{argv[0]}: {error.strerror}", reason="CommandNotStarted") from error
+        return await _output(process), process.returncode or 0
 
 
 async def _output(process: Process) -> bytes:
