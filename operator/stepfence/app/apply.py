@@ -94,23 +94,21 @@ class Applier:
         reserve: bool = False,
         refresh: bool = False,
     ) -> Applied[T]:
-        """Apply `edit` and save the result under the version and token that it was decided on.
+        """Apply `edit` and save the result as decided on that version and token; what needs no write is told from a fresh read alone.
 
-        `seen` is a version from a watch, or one that was `just_read`; `urgent` goes first in the byte budget; `reserve` keeps room for the
-        Done records of all that is in flight; `refresh` also writes when only what people read has changed. An answer or refusal without
-        a write is only given from a fresh read. Raises `Refused`, `Unknown` (the store is away), `Conflict` (it moved under every try).
+        `seen`: a version from a watch, or `just_read`; `urgent`: first in the byte budget; `reserve`: keep room for the Done records of
+        all in flight; `refresh`: write what only people read too. Raises `Refused`, `Unknown` (store away), `Conflict` (it kept moving).
         """
-        stored, fresh = seen or self._known.get(key), just_read and seen is not None
-        lost = 0
+        stored, fresh, lost = seen or self._known.get(key), just_read and seen is not None, 0
         for attempt in range(_TRIES):
             if stored is None:
                 stored, fresh = await self.read(key), True
             decided = self._decide(stored, edit, reserve=reserve, refresh=refresh)
-            if decided.write is None and not fresh:
+            if decided.write is None:
+                if fresh:
+                    return _outcome(stored, decided, wrote=False)
                 stored = None
                 continue
-            if decided.write is None:
-                return _outcome(stored, decided, wrote=False)
             try:
                 return _outcome(await self._save(decided.write, urgent), decided, wrote=True)
             except Conflict:
@@ -120,12 +118,11 @@ class Applier:
                 if fresh or refused.code is not Code.NOT_FOUND:
                     raise
             except Unknown:
-                # Whether it took effect shows on the next read: every edit answers what is recorded when it is repeated.
-                lost += 1
+                lost += 1  # whether it took effect shows on the next read: every edit answers what is recorded when it is repeated
                 if lost >= _LOST_TRIES:
                     raise
+            await _pause(attempt)
             stored = None
-            await asyncio.sleep(0 if attempt < 3 else min(0.01 * 2**attempt, 0.5))
         raise Conflict(f"{key} moved under {_TRIES} tries")
 
     def _decide(self, stored: Stored, edit: Edit[T], *, reserve: bool, refresh: bool) -> _Decided[T]:
@@ -194,6 +191,10 @@ class Applier:
 class _Decided(Generic[T]):
     write: Write | None
     answer: T | Refused
+
+
+async def _pause(attempt: int) -> None:
+    await asyncio.sleep(0 if attempt < 3 else min(0.01 * 2**attempt, 0.5))
 
 
 def _reads_differently(status: Mapping[str, Any], raw: Mapping[str, Any]) -> bool:
