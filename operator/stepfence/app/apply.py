@@ -114,8 +114,7 @@ class Applier:
             except Conflict:
                 self.conflicts += 1
             except Refused as refused:
-                # What was decided on may be a run of the past whose name another one has now.
-                if fresh or refused.code is not Code.NOT_FOUND:
+                if fresh or refused.code is not Code.NOT_FOUND:  # else: a run of the past whose name another one has now
                     raise
             except Unknown:
                 lost += 1  # whether it took effect shows on the next read: every edit answers what is recorded when it is repeated
