@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from e2e import install
-from e2e.choice import NAMED_BY, Source, Target, acquire, kubectl
+from e2e.choice import NAMED_BY, Source, Target, acquire, choose, kubectl
 from e2e.cluster import ClusterError, eventually
 from e2e.pods.api import Api, proxied, service_url
 from e2e.pods.outside import HANG, Outside
@@ -165,8 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     keep: bool = parser.parse_args(arguments).keep
     os.chdir(install.ROOT)
     try:
+        say(f"This runs on {_SOURCES[choose(os.environ)]}")
         with acquire(CLUSTER_NAME, keep=keep) as target, ExitStack() as cleanup:
-            say(f"This runs on {_SOURCES[target.source]}")
             well = prepare(target, cleanup, keep=keep).tell()
             if keep:
                 say(f"Left for you: KUBECONFIG={target.kubeconfig}, namespaces {NAMESPACE} and {install.NAMESPACE}")
