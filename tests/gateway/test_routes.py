@@ -89,6 +89,17 @@ async def test_a_long_text_is_cut_and_the_report_is_heard() -> None:
         assert (len(answer.json()["reason"]), len(answer.json()["message"])) == (128, 1024)
 
 
+async def test_a_text_that_is_no_unicode_is_mended_and_the_report_is_heard() -> None:
+    async with gateway() as world:
+        pod = await world.claimed()
+        await begin(pod)
+        body = rb'{"requestID": "a", "token": 1, "attempt": 1, "reason": "R\udce9", "message": "m\udce9"}'
+        headers = {"Authorization": f"Bearer {pod.bearer}", "Content-Type": "application/json"}
+        answer = await pod.client.post(pod.base + "/steps/lookup/lose", content=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["reason"], answer.json()["message"]) == ("R?", "m?")
+
+
 async def test_a_failed_step_is_waited_for_then_raised_again() -> None:
     async with gateway() as world:
         pod = await world.claimed(plan=[{"id": "lookup", "action": "Read", "attempts": 2}])

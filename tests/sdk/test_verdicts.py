@@ -156,6 +156,19 @@ async def test_a_refusal_carries_its_reason_pause_and_finality(tmp_path: Path) -
 
 
 @virtual_time
+async def test_a_refusal_that_is_no_unicode_is_told_all_the_same(tmp_path: Path) -> None:
+    async def refuses(_payload: Any, step: Step) -> Any:
+        raise stepfence.NotApplied("no file caf\udce9", final=True, reason="NoFile\udce9")
+
+    gateway = ScriptedGateway(PLAN)
+    with pytest.raises(stepfence.StepFailed):
+        async with connection(gateway, tmp_path) as run:
+            await run.step("refund", Action.PAYMENT, {}, refuses)
+    (body,) = gateway.bodies("steps/refund/fail")
+    assert (body["reason"], body["message"]) == ("NoFile?", "no file caf?")
+
+
+@virtual_time
 async def test_messages_for_the_ledger_carry_no_query_string(tmp_path: Path) -> None:
     async def leaks(payload: Any, step: Step) -> Any:
         async with step.sending():

@@ -45,8 +45,8 @@ class Wire(BaseModel):
 
 
 def _cut(limit: int) -> BeforeValidator:
-    # A report must not be lost because its text is long.
-    return BeforeValidator(lambda value: value[:limit] if isinstance(value, str) else value)
+    # A report must not be lost because its text is long, or is none: half a surrogate pair, as in names of files that are no UTF-8.
+    return BeforeValidator(lambda value: value.encode(errors="replace").decode()[:limit] if isinstance(value, str) else value)
 
 
 Number = Annotated[StrictInt, Field(ge=0, le=_LARGEST)]

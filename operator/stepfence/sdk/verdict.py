@@ -42,7 +42,7 @@ class Fail:
 
     def body(self, attempt: int) -> dict[str, JsonValue]:
         """Return the report."""
-        body: dict[str, JsonValue] = {"attempt": attempt, "reason": self.reason, "message": self.message}
+        body: dict[str, JsonValue] = {"attempt": attempt, "reason": _text(self.reason), "message": self.message}
         if self.final:
             body["final"] = True
         if self.retry_after is not None:
@@ -110,4 +110,9 @@ def _name(error: BaseException) -> str:
 
 
 def _clean(error: BaseException) -> str:
-    return _QUERY.sub("?…", str(error))[:_MESSAGE_CHARACTERS]
+    return _text(_QUERY.sub("?…", str(error)))[:_MESSAGE_CHARACTERS]
+
+
+def _text(said: str) -> str:
+    """Make text of what may hold bytes that are no UTF-8, as names of files do: a report must not be lost for it."""
+    return said.encode(errors="replace").decode()
