@@ -1,5 +1,7 @@
 """Who may call: the pod that is a worker of the run, known before anything of its body is read."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Self
 
 import httpx
@@ -7,6 +9,7 @@ import pytest
 
 from stepfence.app import WorkerCalls
 from stepfence.gateway.app import create_app
+from stepfence.gateway.auth import POD_REQUESTS
 from stepfence.ports import Caller, WorkerIdentity
 from stepfence.testing.pods import MemoryGate
 from tests.gateway.support import code, gateway
@@ -67,6 +70,35 @@ async def test_a_caller_is_known_before_its_body_is_read() -> None:
         headers = {"Authorization": "Bearer unknown", "Content-Type": "application/json"}
         refused = await world.client.post(path, content=Never(), headers=headers)
         assert code(refused) == "unauthenticated"
+
+
+async def test_one_pod_takes_no_more_than_its_places_and_others_are_served() -> None:
+    class Slow:
+        """A body that comes when it is let."""
+
+        def __init__(self) -> None:
+            self.asked, self.let = asyncio.Event(), asyncio.Event()
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            self.asked.set()
+            await self.let.wait()
+            yield b"{}"
+
+    async with gateway() as world:
+        greedy, other = await world.claimed(), await world.pod(await world.run("other"))
+        headers = {"Authorization": f"Bearer {greedy.bearer}", "Content-Type": "application/json"}
+        bodies = [Slow() for _ in range(POD_REQUESTS)]
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            for body in bodies:
+                group.create_task(world.client.post(greedy.base + "/renew", content=body, headers=headers))
+            for body in bodies:
+                await body.asked.wait()
+            refused = await greedy.post("/renew")
+            assert (refused.status_code, code(refused), refused.headers["retry-after"]) == (429, "over-budget", "1")
+            assert (await other.claim())["token"] == 1
+            for body in bodies:
+                body.let.set()
+        assert (await greedy.post("/renew")).status_code == 200
 
 
 async def test_a_pod_of_an_earlier_worker_may_not_claim() -> None:

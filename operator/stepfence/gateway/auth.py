@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -18,17 +20,21 @@ from stepfence.ports import Caller, RunKey, WorkerGate
 __all__ = ["BODY_BYTES", "Deps", "Identified", "WorkerRoute", "deps_of", "identified"]
 
 BODY_BYTES = 1024 * 1024
+# As many connections as the SDK opens at most.
+POD_REQUESTS = 32
 # One text for a foreign run, a run that is not there, and a pod that is no worker: none of them is told apart.
 _NOT_YOURS = "this pod is not a worker of that run"
 
 
 @dataclass(frozen=True, slots=True)
 class Deps:
-    """What the routes need; it stands in the application's state, not in globals."""
+    """What the routes need; it stands in the application's state, not in globals. `running`: calls being served, by the pod's uid."""
 
     calls: WorkerCalls
     gate: WorkerGate
     body_bytes: int = BODY_BYTES
+    pod_requests: int = POD_REQUESTS
+    running: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,10 @@ class WorkerRoute(APIRoute):
             deps = deps_of(request)
             who = request.state.who = await _identify(request, deps.gate)
             request.state.standing = lambda: deps.calls.standing(who.key)
+            with _place(deps, who.caller):
+                return await _serve(request, deps)
+
+        async def _serve(request: Request, deps: Deps) -> Response:
             if request.method == "POST":
                 kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
                 if kind != "application/json":
@@ -91,6 +101,20 @@ async def _identify(request: Request, gate: WorkerGate) -> Identified:
     if worker is None or worker.run != key.name:
         raise Refused(Code.FORBIDDEN, _NOT_YOURS)
     return Identified(caller, key)
+
+
+@contextlib.contextmanager
+def _place(deps: Deps, caller: Caller) -> Iterator[None]:
+    """Hold one of the pod's places. Raises `Refused(OVER_BUDGET)`: one pod, say with calls that never end, must leave room for others."""
+    if deps.running[caller.pod_uid] >= deps.pod_requests:
+        raise Refused(Code.OVER_BUDGET, f"{deps.pod_requests} calls of this pod are being served: repeat this call", retry_after=1.0)
+    deps.running[caller.pod_uid] += 1
+    try:
+        yield
+    finally:
+        deps.running[caller.pod_uid] -= 1
+        if not deps.running[caller.pod_uid]:
+            del deps.running[caller.pod_uid]
 
 
 class _Bounded(Request):
