@@ -79,6 +79,7 @@ def play(machine: type[StoredRun], histories: int, **more: Any) -> None:
     run_state_machine_as_test(machine, settings=profile)
 
 
+@pytest.mark.timeout(900)
 def test_no_history_over_the_store_breaks_the_promise_and_each_reaches_an_end() -> None:
     play(StoredRun, HISTORIES)
 

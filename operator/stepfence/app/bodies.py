@@ -32,7 +32,13 @@ class Bodies:
         """Store a result. One that is too large keeps digest and size: `Done` is never lost for it."""
         if body.size > self._settings.record_bytes:
             return Body(body.digest, body.size)
-        return await self._store(run, RecordKind.RESULT, body)
+        try:
+            return await self._store(run, RecordKind.RESULT, body)
+        except Refused as refused:
+            if refused.code is Code.OVER_BUDGET:
+                raise
+            # A quota or a missing right says no: the body is lost, but no truth is turned into a doubt for it.
+            return Body(body.digest, body.size)
 
     async def _store(self, run: Run, kind: str, body: Body) -> Body:
         if body.size <= self._settings.inline_bytes or body.text is None:

@@ -14,7 +14,7 @@ from stepfence.core.recovery import needs_person
 from stepfence.core.steps import Cue, Event, advance
 from stepfence.core.words import At, Outcome, State, Verdict
 
-__all__ = ["Answered", "answer", "take_decisions"]
+__all__ = ["Answered", "answer", "catch_up", "take_decisions"]
 
 _EVENTS = {
     Verdict.APPROVE: Event.APPROVE,

@@ -15,7 +15,7 @@ from stepfence.core.recovery import did_not_happen_counts_from, machine_may_sett
 from stepfence.core.steps import Cue, Event, advance
 from stepfence.core.words import At, Recovery, State, StepId, Token
 
-__all__ = ["Begin", "BeginAnswer", "Go", "RefusedAfter", "begin", "entry_of", "planned", "put"]
+__all__ = ["Begin", "BeginAnswer", "Go", "RefusedAfter", "begin", "entry_of", "planned", "put", "until"]
 
 
 class Go(StrEnum):

@@ -17,6 +17,7 @@ __all__ = [
     "active_for",
     "deadline_at",
     "end_if_settled",
+    "entries",
     "fail_run",
     "finish",
     "halt_run",

@@ -12,7 +12,7 @@ from stepfence.core.model import Entry, Run, StepSpec
 from stepfence.core.recovery import counts
 from stepfence.core.words import At, State, Verdict
 
-__all__ = ["Condition", "Phase", "Question", "QuestionKind", "Summary", "new_doubts", "phase_of", "summarize"]
+__all__ = ["Condition", "Phase", "Question", "QuestionKind", "Summary", "new_doubts", "phase_of", "questions_of", "summarize"]
 
 
 class Phase(StrEnum):
