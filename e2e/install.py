@@ -1,7 +1,13 @@
-"""Install what is under test on a cluster: images from our Dockerfile, CRDs, manifests; and remove it again."""
+"""Install what is under test on a cluster: images from our Dockerfile, CRDs, manifests; and remove it again.
 
+By hand, `python -m e2e.install` does so on the cluster that `STEPFENCE_KUBECONFIG`, else `KUBECONFIG`, names.
+"""
+
+import argparse
 import json
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -9,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from e2e.choice import Source, Target, kubectl
+from e2e.choice import NAMED_BY, Source, Target, acquire, kubectl
 from e2e.cluster import ClusterError, eventually
 from e2e.cluster.images import build_image
 
@@ -153,3 +159,26 @@ def uninstall(target: Target, kustomization: Path = DEFAULT) -> None:
     """Remove what `install` brought, every AgentRun with it."""
     text = kubectl(target, "kustomize", str(kustomization))
     kubectl(target, "delete", "--ignore-not-found", "--wait", "--timeout=90s", "-f", "-", stdin=text, seconds=120)
+
+
+def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
+    """Install on the named cluster and leave it there; the exit code."""
+    argparse.ArgumentParser(prog="python -m e2e.install", description=__doc__).parse_args(arguments)
+    by = next((name for name in (NAMED_BY, "KUBECONFIG") if environ.get(name)), None)
+    if by is None or not Path(environ[by]).is_file():
+        problem = (
+            f"neither {NAMED_BY} nor KUBECONFIG names the cluster to install on" if by is None else f"{by}: {environ[by]} is not a file"
+        )
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    try:
+        with acquire("install", {**environ, NAMED_BY: environ[by]}) as target:
+            install(target, say=lambda text: print(f"==> {text}", flush=True))
+    except ClusterError as failed:
+        print(f"error: {failed}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
