@@ -93,11 +93,10 @@ class TestRecords(RecordStoreContract):
 
 
 async def test_every_write_is_on_the_disk_when_it_returns(database: Database) -> None:
-    pragmas = {
-        name: await database.read(lambda c, name=name: c.execute(f"PRAGMA {name}").fetchone()[0])
-        for name in ("journal_mode", "synchronous")
-    }  # type: ignore[misc]
-    assert pragmas == {"journal_mode": "wal", "synchronous": 2}
+    def pragmas(connection: sqlite3.Connection) -> list[Any]:
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+
+    assert await database.read(pragmas) == ["wal", 2]
 
 
 async def test_another_process_sees_what_was_written(database: Database, tmp_path: Path) -> None:
