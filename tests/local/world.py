@@ -40,10 +40,10 @@ class Running:
         self.lines.append(json.loads(text))
         return self.lines[-1]
 
-    async def until(self, reason: str, wanted: Callable[[Line], bool] = lambda line: True) -> Line:
+    async def until(self, reason: str) -> Line:
         """The first line of that reason from here on."""
         while (line := await self.next()) is not None:
-            if line["reason"] == reason and wanted(line):
+            if line["reason"] == reason:
                 return line
         raise AssertionError(f"it ended without {reason}: {self.lines}, exit code {await self.process.wait()}")
 

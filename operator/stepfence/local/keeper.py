@@ -27,6 +27,7 @@ NOT_STARTED = 3
 _BUSY_SECONDS = 60.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LONGEST_WAIT = 3600.0
+_STARTED: list[subprocess.Popen[bytes]] = []
 _HEARD = (signal.SIGTERM, signal.SIGCHLD)
 
 
@@ -93,8 +94,10 @@ def _start(command: list[str], folder: str, output: int, libc: ctypes.CDLL) -> i
 
     null = subprocess.DEVNULL
     options = {"cwd": folder, "stdin": null, "stdout": output, "stderr": subprocess.STDOUT}
-    # Reaped here by number, with all that it leaves behind.
-    return subprocess.Popen(command, start_new_session=True, preexec_fn=prepare, **options).pid  # type: ignore[call-overload,no-any-return]  # noqa: PLW1509
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=prepare, **options)  # type: ignore[call-overload]  # noqa: PLW1509
+    # Kept, because one that is forgotten reaps its process, and the exit code with it: here all are reaped by number.
+    _STARTED.append(process)
+    return int(process.pid)
 
 
 def _keep(worker: int, grace: float, prestop: list[str], folder: str, output: int, libc: ctypes.CDLL) -> int:

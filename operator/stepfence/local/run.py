@@ -163,6 +163,8 @@ class _Loop:
         while not hurry.is_set() and await self.state.workers.living():
             await runner.dismiss_all()
             await runner.watch_keepers()
+            for key in self.keys:
+                await self.story.tell(key)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(hurry.wait(), _LOOK_SECONDS)
         for key in self.keys:
