@@ -12,7 +12,7 @@ ARG UV_REQUIREMENT="uv>=0.8,<1"
 WORKDIR /src
 RUN python3 -m venv /opt/stepfence/venv && python3 -m venv /tools
 # Dependencies first: this layer stays while only our own code changes.
-COPY pyproject.toml uv.lock README.md LICENSE ./
+COPY pyproject.toml uv.lock ./
 RUN --mount=type=secret,id=pip-conf,required=false --mount=type=secret,id=ca-bundle,required=false \
     set -eu; \
     export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore; \
@@ -21,6 +21,7 @@ RUN --mount=type=secret,id=pip-conf,required=false --mount=type=secret,id=ca-bun
     /tools/bin/pip install --quiet "${UV_REQUIREMENT}" hatchling; \
     /tools/bin/uv export --quiet --frozen --no-dev --extra operator --no-emit-workspace --output-file /tools/requirements.txt; \
     /opt/stepfence/venv/bin/pip install --quiet --require-hashes --no-deps --only-binary=:all: -r /tools/requirements.txt
+COPY README.md LICENSE ./
 COPY operator ./operator
 RUN set -eu; \
     /tools/bin/python -m hatchling build --target wheel --directory /tools/dist; \

@@ -41,7 +41,7 @@ lint-layers:
 	@echo "==> layers"
 	@$(RUN) lint-imports --no-logo
 
-unit: setup ## Run the fast tests and print the coverage: seconds, no network
+unit: setup ## Run the fast tests and print the coverage: a minute or two, no network
 	@$(RUN) python -m tools.tiers --only unit
 
 e2e: setup ## Run the tests against a real API server and real pods
@@ -50,7 +50,7 @@ e2e: setup ## Run the tests against a real API server and real pods
 bench: setup ## Measure step latency, apply-to-claim time and the idle controller
 	@$(RUN) python -m bench
 
-cluster: setup ## Start the cluster that needs no Docker and leave it running
+cluster: setup ## Start the cluster that needs no Docker, anew, and leave it running
 	@$(RUN) python -m e2e.cluster up
 
 cluster-down: setup ## Stop that cluster and remove its traces

@@ -86,7 +86,7 @@ class Demo:
         """Kill the worker between effect and record."""
         say("The money is on its way, and the agent has not heard of it yet. Now its pod is killed")
         pod = self.run()["status"]["holder"]["pod"]
-        self.show("delete", "pod", pod, "--grace-period=1")
+        self.show("delete", "pod", pod, "--grace-period=1", "--wait=false")
 
     def doubt(self) -> str:
         """Show where the run stands, and what it asks; the command that answers."""

@@ -15,7 +15,15 @@ TITLES = {
     "network_policy": "NetworkPolicy",
 }
 # A skip passes in CI only when its test stands here with the reason why nobody can run it there.
-NAMED_SKIPS: dict[str, str] = {}
+_NO_FAULT_VERBS = "only a cluster of our own can have its API server frozen or a node cut off; kind and named ones cannot"
+NAMED_SKIPS: dict[str, str] = dict.fromkeys(
+    (
+        "e2e.pods.test_servers::test_every_gateway_is_killed_while_it_has_the_report_in_hand_and_the_payment_is_recorded_once",
+        "e2e.pods.test_servers::test_the_api_server_is_paused_for_twenty_seconds_and_every_run_goes_on",
+        "e2e.pods.test_zombies::test_a_worker_on_a_lost_node_is_fenced_and_its_late_truth_is_heard",
+    ),
+    _NO_FAULT_VERBS,
+)
 NO_DOCKER = "not run: no Docker; the choice of kind is tested with a fake on PATH"
 NOT_PROVED = "applied, not proved (nothing on this cluster enforces policies)"
 

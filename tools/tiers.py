@@ -49,8 +49,8 @@ JOBS = (
     ),
 )
 
-# The whole run plays thousands of histories over the one writer too; alone, the fast tests are to take seconds.
-THOROUGH = {"STEPFENCE_STORED_HISTORIES": "2000"}
+# The whole run plays thousands of histories, over the core and over the one writer; alone, the fast tests are to take seconds.
+THOROUGH = {"STEPFENCE_HISTORIES": "2000", "STEPFENCE_STORED_HISTORIES": "2000"}
 
 
 def docker_runs() -> bool:

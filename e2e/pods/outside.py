@@ -58,6 +58,10 @@ class Outside:
         return self._runner.run(self._client.wait_for(matcher(happening, **which), seconds=seconds))
 
     def effects_by_step(self, namespace: str) -> Counter[tuple[str, str]]:
-        """How often each step of each run of a namespace had an effect (by its key, where a program does not name its step)."""
-        found = [entry for entry in self.effects() if (entry.run or "").startswith(f"{namespace}/")]
-        return Counter(((entry.run or "").partition("/")[2], entry.step or entry.key or "") for entry in found)
+        """How often each step of each run of a namespace had an effect (by its key, where a program does not name its step).
+
+        A replay of a known key counts too: a provider that honours no keys would have done it again. Reads have none.
+        """
+        found = [*self.effects(), *self.entries(Happening.REPLAY)]
+        mine = [entry for entry in found if (entry.run or "").startswith(f"{namespace}/")]
+        return Counter(((entry.run or "").partition("/")[2], entry.step or entry.key or "") for entry in mine)

@@ -1,5 +1,7 @@
 """Doubts that no person is asked about: a query is asked again, a probe looks, a keyed request is sent again, a value set again."""
 
+from datetime import datetime
+
 from e2e.pods.outside import HANG
 from e2e.pods.runs import notify, refund, ticket
 from e2e.pods.world import Space
@@ -45,6 +47,7 @@ def test_a_probe_that_cannot_tell_gives_up_and_a_person_is_asked(space: Space) -
 
 def test_a_resend_with_the_same_key_is_one_effect_at_a_provider_that_honours_keys(space: Space) -> None:
     resend = {"recovery": "ResendWithKey", "idempotencyKeyTTLSeconds": 3600}
+    space.allowed[("run", "pay")] = (2, "one effect, and its replay by the key that the plan says the provider honours")
     kill_at_pay(space, Route.CREATE_REFUND, {"after": HANG}, "pay", **resend)
     run = space.until_phase("run", "Succeeded")
     assert (run.entry("pay")["attempt"], never_asked(space)) == (2, True)
@@ -69,8 +72,5 @@ def test_an_upsert_is_set_again_only_when_the_old_request_can_no_longer_land(spa
     )
     run = space.until_phase("run", "Succeeded")
     assert (run.entry("mark")["attempt"], never_asked(space)) == (2, True)
-    first, second = (entry.time for entry in space.provider.entries(Happening.REQUEST, run=space.id_of("run"), step="mark"))
-    assert second > first
-    from datetime import datetime
-
+    _first, second = (entry.time for entry in space.provider.entries(Happening.REQUEST, run=space.id_of("run"), step="mark"))
     assert (second - datetime.fromisoformat(str(killed))).total_seconds() >= 5, "R1: the settle time of the first request"

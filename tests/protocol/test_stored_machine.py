@@ -15,7 +15,7 @@ from tests.protocol.stored_world import Fault, StoredWorld
 from tests.protocol.violations import Violation
 from tests.protocol.world import Rules
 
-HISTORIES = int(os.environ.get("STEPFENCE_STORED_HISTORIES", "150"))
+HISTORIES = int(os.environ.get("STEPFENCE_STORED_HISTORIES", "60"))
 CHOICE = st.integers(0, 255)
 
 

@@ -17,24 +17,33 @@ _LOOK_SECONDS = 10.0
 
 
 class Certificate:
-    """A TLS context that follows `tls.crt` and `tls.key` of a folder. Connections made before a change go on as they are."""
+    """A TLS context that follows `tls.crt` and `tls.key` of a folder. Connections made before a change go on as they are.
+
+    The context that listens hands each handshake to the newest one: a certificate changed in place would, for a moment, stand there without
+    its key.
+    """
 
     def __init__(self, folder: Path, *, look_seconds: float = _LOOK_SECONDS) -> None:
         self._chain, self._key = folder / "tls.crt", folder / "tls.key"
         self._look_seconds = look_seconds
         self._stamp: bytes | None = None
-        self.context = _context()
+        self.context = self._current = _context()
+        self.context.sni_callback = self._hand_over
 
     def load(self) -> bool:
         """Read the files if they changed; return whether they did. Raises `OSError` or `ssl.SSLError`; the old certificate then stays."""
         stamp = self._chain.read_bytes() + b"\0" + self._key.read_bytes()
         if stamp == self._stamp:
             return False
-        # Tried on a context of its own first: one that does not fit its key would spoil the one in use.
-        _context().load_cert_chain(self._chain, self._key)
-        self.context.load_cert_chain(self._chain, self._key)
-        self._stamp = stamp
+        fresh = _context() if self._stamp is not None else self.context
+        fresh.load_cert_chain(self._chain, self._key)
+        self._current, self._stamp = fresh, stamp
         return True
+
+    def _hand_over(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _listening: ssl.SSLContext) -> None:
+        # Called in each handshake, whether or not the client names a server.
+        if self._current is not self.context:
+            connection.context = self._current
 
     async def wait(self) -> None:
         """Wait until there is a certificate. It has no deadline of its own: the pod is not ready meanwhile, and says why."""
