@@ -76,7 +76,7 @@ async def test_an_answer_is_refused_by_the_rules_of_the_definition(world: World)
 async def test_stepfence_local_killed_at_any_point_loses_nothing(point: int, world: World) -> None:
     """Killed after its n-th line, again and again until the run is over."""
     file, kills = world.refund(), 0
-    for _ in range(20):
+    for _ in range(6):
         run = await world.run(file)
         for _ in range(point):
             if await run.next() is None:
