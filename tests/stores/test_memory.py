@@ -7,54 +7,11 @@ from typing import Any
 
 import pytest
 
-from stepfence.core.errors import Unknown
-from stepfence.core.model import Run
-from stepfence.ports import RunKey, Stored, Write
+from stepfence.ports import RunKey, Write
 from stepfence.stores import MemoryRecordStore, MemoryRunStore
 from tests.stores.contract import LostReplyContract, RunStoreContract, UnknownFieldsContract
 from tests.stores.contract_records import RecordStoreContract
-
-
-class Line:
-    """What is between a caller and a store."""
-
-    replies = calls = True
-
-    async def carry(self, work: Any) -> Any:
-        if not self.calls:
-            work.close()
-            raise Unknown("nothing arrived")
-        answer = await work
-        if not self.replies:
-            raise Unknown("the reply was lost")
-        return answer
-
-
-class RemoteRuns:
-    def __init__(self, store: MemoryRunStore, line: Line) -> None:
-        self._store, self._line = store, line
-
-    async def load(self, key: RunKey) -> Stored:
-        stored: Stored = await self._line.carry(self._store.load(key))
-        return stored
-
-    async def save(self, write: Write) -> Stored:
-        stored: Stored = await self._line.carry(self._store.save(write))
-        return stored
-
-
-class RemoteRecords:
-    def __init__(self, store: MemoryRecordStore, line: Line) -> None:
-        self._store, self._line = store, line
-
-    async def put(self, run: Run, kind: str, text: str, digest: str) -> str:
-        return str(await self._line.carry(self._store.put(run, kind, text, digest)))
-
-    async def get(self, run: Run, name: str) -> str:
-        return str(await self._line.carry(self._store.get(run, name)))
-
-    async def spend(self, run: Run) -> str:
-        return str(await self._line.carry(self._store.spend(run)))
+from tests.stores.line import Line, RemoteRecords, RemoteRuns
 
 
 class MemoryBackend:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 __all__ = ["main"]
 
-_SERVERS = {"controller": "stepfence.controller.__main__", "gateway": "stepfence.gateway.__main__"}
+_SERVERS = {"controller": "stepfence.controller.__main__", "gateway": "stepfence.gateway.__main__", "local": "stepfence.local.__main__"}
+_HELP = {"controller": "run the controller", "gateway": "run the gateway", "local": "AgentRuns on this machine, without a cluster"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     drain = commands.add_parser("drain", help="preStop: begin nothing more, wait until the run is released")
     drain.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
     for server in _SERVERS:
-        commands.add_parser(server, help=f"run the {server}", add_help=False)
+        commands.add_parser(server, help=_HELP[server], add_help=False)
     commands.add_parser("version", help="print the version")
     return parser
 

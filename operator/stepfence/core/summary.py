@@ -117,7 +117,7 @@ def questions_of(run: Run, at: At) -> tuple[Question, ...]:
                 run.hold.since,
                 run.hold.reason,
                 run.hold.message,
-                _patch(run, key, Verdict.RESUME),
+                _patch(run, key, Verdict.RESUME, at),
             )
         )
     found += [_question(run, step, entry, at) for step, entry in halting_steps(run, at)]
@@ -135,7 +135,7 @@ def _question(run: Run, step: StepSpec, entry: Entry, at: At) -> Question:
         since=entry.asked_at or at.now,
         reason="ApprovalDue" if approve else entry.reason or "OutcomeUnknown",
         message=_ask_text(step, entry, approve),
-        patch=_patch(run, key, Verdict.APPROVE if approve else Verdict.HAPPENED),
+        patch=_patch(run, key, Verdict.APPROVE if approve else Verdict.HAPPENED, at),
         payload=entry.payload.text if entry.payload else None,
         payload_digest=entry.payload.digest if entry.payload else None,
         worker_terminated=seen,
@@ -152,9 +152,10 @@ def _ask_text(step: StepSpec, entry: Entry, approve: bool) -> str:
     )
 
 
-def _patch(run: Run, key: str, verdict: Verdict) -> str:
+def _patch(run: Run, key: str, verdict: Verdict, at: At) -> str:
     body = json.dumps({"spec": {"decisions": {key: {"verdict": verdict.value}}}}, separators=(",", ":"))
-    return f"kubectl -n {run.namespace} patch agentruns.stepfence.dev {run.name} --field-manager=stepfence --type=merge -p '{body}'"
+    command = f"{at.settings.command} -n {run.namespace}"
+    return f"{command} patch agentruns.stepfence.dev {run.name} --field-manager=stepfence --type=merge -p '{body}'"
 
 
 def _progress(run: Run) -> str:

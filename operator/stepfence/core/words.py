@@ -93,7 +93,7 @@ class PlanSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Operator settings, all in seconds or bytes."""
+    """Operator settings; numbers are seconds or bytes."""
 
     margin: int = 10
     lease: int = 60
@@ -109,6 +109,8 @@ class Settings:
     input_bytes: int = 64 * 1024
     max_steps: int = 256
     history: int = 3
+    # What a question's command begins with; the rest is the same with and without a cluster.
+    command: str = "kubectl"
 
 
 @dataclass(frozen=True, slots=True)

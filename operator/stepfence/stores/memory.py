@@ -13,6 +13,7 @@ from stepfence.core.model import Run
 from stepfence.core.words import Settings
 from stepfence.ports import RunKey, Stored, Write
 from stepfence.schema import decode, identity_record_name, record_name
+from stepfence.stores.merge import merge
 
 __all__ = ["MemoryRecordStore", "MemoryRunStore"]
 
@@ -42,7 +43,7 @@ class MemoryRunStore:
     def patch_spec(self, key: RunKey, changes: Mapping[str, Any]) -> Stored:
         """Merge-patch `spec`, as a person does with kubectl. Raises `Refused(NOT_FOUND)`."""
         document = self._document(key)
-        document["spec"] = _merge(document.get("spec", {}), changes)
+        document["spec"] = merge(document.get("spec", {}), changes)
         document["metadata"]["generation"] += 1
         document["metadata"]["resourceVersion"] = str(next(self._revisions))
         return self._stored(key)
@@ -109,16 +110,3 @@ class MemoryRecordStore:
     async def spend(self, run: Run) -> str:
         """See `RecordStore.spend`."""
         return self._identities.setdefault((run.namespace, identity_record_name(run.identity)), run.uid)
-
-
-def _merge(target: Any, changes: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(changes, Mapping):
-        return copy.deepcopy(changes)
-    merged = dict(target) if isinstance(target, Mapping) else {}
-    for name, value in changes.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = _merge(merged.get(name), value)
-    return merged

@@ -1,0 +1,119 @@
+"""`stepfence local`: runs on this machine alone. Exit codes: 0 done; 1 a run did not succeed; 2 wrong use, or refused; 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+
+from stepfence.core.errors import Conflict, Refused, Unknown
+from stepfence.local import commands
+from stepfence.local.run import apply_manifests, read_manifests, run
+from stepfence.local.state import State, command_for, default_path, opened
+from stepfence.ports import RunKey
+
+__all__ = ["main"]
+
+_WRONG = 2
+_RESOURCES = frozenset({"agentruns.stepfence.dev", "agentrun.stepfence.dev", "agentruns", "agentrun", "arun"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the process's exit code."""
+    given = _parser().parse_args(argv)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger("warning"), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+    )
+    path = Path(given.state).absolute() if given.state else default_path(os.environ)
+    try:
+        return asyncio.run(_command(given, path, Path.cwd()))
+    except (Refused, Conflict, Unknown, OSError) as error:
+        sys.stderr.write(f"stepfence local: {error.detail if isinstance(error, Refused) else error}\n")
+        return _WRONG
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
+    manifests = read_manifests(given.files, given.namespace or "default") if given.command == "run" else []
+    async with opened(path, command=command_for(path, os.environ)) as state:
+        if given.command == "run":
+            keys = await apply_manifests(state, manifests, folder) or await _unfinished(state)
+            return await run(state, keys, _write, as_json=given.output == "json")
+        if given.command == "list":
+            await commands.listing(state, _write, given.namespace, output=given.output)
+            return 0
+        await _about_one(state, _key(given), given)
+    return 0
+
+
+async def _unfinished(state: State) -> list[RunKey]:
+    documents = await state.runs.documents()
+    open_ones = [document["metadata"] for document in documents if "outcome" not in document["status"]]
+    return [RunKey(metadata["namespace"], metadata["name"]) for metadata in open_ones]
+
+
+async def _about_one(state: State, key: RunKey, given: argparse.Namespace) -> None:
+    if given.command == "get":
+        await commands.get(state, _write, key, output=given.output)
+    elif given.command == "patch":
+        await commands.patch(state, _write, key, given.patch)
+    elif given.command == "logs":
+        await commands.logs(state, _write, key, given.worker)
+    else:
+        command = {"kill": commands.kill, "drain": commands.drain, "cancel": commands.cancel}[given.command]
+        await command(state, _write, key)
+
+
+def _key(given: argparse.Namespace) -> RunKey:
+    """`NAME`, `agentruns NAME` or `agentruns/NAME`, as kubectl takes them. Raises `Refused`."""
+    words = [word for part in given.target for word in part.split("/")]
+    if len(words) > 1 and words[0] in _RESOURCES:
+        words = words[1:]
+    if len(words) != 1:
+        sys.stderr.write(f"stepfence local {given.command}: one run is needed, not {' '.join(given.target)!r}\n")
+        raise SystemExit(_WRONG)
+    return RunKey(given.namespace or "default", words[0])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="stepfence local", description="AgentRuns on this machine, without a cluster.")
+    parser.add_argument("--state", metavar="FILE", help="the state file; default: stepfence/local.db under XDG_STATE_HOME")
+    parser.add_argument("-n", "--namespace", metavar="NAME", default=None, help="default: default")
+    again = argparse.ArgumentParser(add_help=False)
+    again.add_argument("-n", "--namespace", metavar="NAME", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    names = parser.add_subparsers(dest="command", required=True, metavar="command")
+    runs = names.add_parser("run", parents=[again], help="start runs, or go on with them, until they are over")
+    runs.add_argument("files", nargs="*", type=Path, metavar="FILE.yaml", help="manifests of AgentRuns; none: all that are not over")
+    runs.add_argument("-o", "--output", choices=["text", "json"], default="text", help="json: one object a line")
+    listing = names.add_parser("list", parents=[again], help="list runs")
+    listing.add_argument("-o", "--output", choices=["table", "yaml", "json"], default="table")
+    texts = {
+        "get": "print a run as kubectl does",
+        "patch": "change or answer a run as kubectl does",
+        "logs": "print what a worker wrote",
+        "kill": "kill a run's worker as a crash would",
+        "drain": "tell a run's worker to go; another goes on",
+        "cancel": "end a run: what is open is settled first",
+    }
+    about = {name: names.add_parser(name, parents=[again], help=text) for name, text in texts.items()}
+    for command in about.values():
+        command.add_argument("target", nargs="+", metavar="RUN", help="its name; the words agentruns.stepfence.dev may stand before it")
+    about["get"].add_argument("-o", "--output", choices=["table", "yaml", "json"], default="yaml")
+    about["patch"].add_argument("-p", "--patch", required=True, metavar="JSON", help="a merge patch")
+    about["patch"].add_argument("--type", choices=["merge"], default="merge")
+    about["patch"].add_argument("--field-manager", metavar="NAME", help="taken as kubectl takes it; not kept")
+    about["logs"].add_argument("--worker", type=int, metavar="NUMBER", help="default: the last one")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""What people ask of runs without a cluster: the same YAML and the same patches as with kubectl, on the state file alone.
+
+No command needs `stepfence local run` to be running: what is written takes effect when one runs next.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import yaml
+
+from stepfence.core.errors import Code, Refused
+from stepfence.local.admission import admit_patch
+from stepfence.local.manifest import Document
+from stepfence.local.processes import send
+from stepfence.local.state import State
+from stepfence.local.template import check_template
+from stepfence.local.workers import WorkerRow
+from stepfence.ports import RunKey
+from stepfence.schema.times import parse_time
+
+__all__ = ["Write", "cancel", "drain", "get", "kill", "listing", "logs", "patch"]
+
+Write = Callable[[str], None]
+_COLUMNS = ("NAMESPACE", "NAME", "PHASE", "STEPS", "TOKEN", "OPEN", "AGE")
+
+
+async def listing(state: State, write: Write, namespace: str | None, *, output: str) -> None:
+    """Print all runs, of one namespace or of all: `output` table, yaml or json."""
+    found = [document for document in await state.runs.documents() if namespace in (None, document["metadata"]["namespace"])]
+    if output != "table":
+        _print({"apiVersion": "v1", "kind": "List", "items": found}, write, output)
+        return
+    now = state.clock.now()
+    for line in _table([_COLUMNS, *(_cells(document, now) for document in found)]):
+        write(line)
+
+
+def _cells(document: Document, now: datetime) -> tuple[str, ...]:
+    metadata, status = document["metadata"], document.get("status") or {}
+    age = _age((now - parse_time(metadata["creationTimestamp"])).total_seconds())
+    names = (metadata["namespace"], metadata["name"], status.get("phase", ""), status.get("progress", ""))
+    return (*names, str(status.get("fencingToken", "")), status.get("openStep", ""), age)
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+async def get(state: State, write: Write, key: RunKey, *, output: str) -> None:
+    """Print one run as `kubectl get -o yaml` does, or in the table. Raises `Refused(NOT_FOUND)`."""
+    document = await state.runs.document(key)
+    if output == "table":
+        for line in _table([_COLUMNS, _cells(document, state.clock.now())]):
+            write(line)
+    else:
+        _print(document, write, output)
+
+
+def _print(value: Any, write: Write, output: str) -> None:
+    text = json.dumps(value, indent=4, ensure_ascii=False) if output == "json" else yaml.safe_dump(value, allow_unicode=True, width=140)
+    write(text.rstrip("\n"))
+
+
+async def patch(state: State, write: Write, key: RunKey, text: str) -> None:
+    """Apply a merge patch in JSON (or YAML, as kubectl takes it). Raises `Refused` naming the field."""
+    try:
+        changes = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Refused(Code.BAD_REQUEST, f"the patch is no JSON: {error}") from error
+
+    def change(before: Document) -> Document:
+        after = admit_patch(before, changes)
+        if after["spec"]["template"] != before["spec"]["template"]:
+            check_template(after["spec"]["template"])
+        return after
+
+    before = await state.runs.load(key)
+    after = await state.runs.edit(key, change)
+    write(f"agentrun.stepfence.dev/{key.name} patched{' (no change)' if after.revision == before.revision else ''}")
+
+
+async def cancel(state: State, write: Write, key: RunKey) -> None:
+    """Set `spec.cancel`. Raises `Refused(NOT_FOUND)`."""
+    await patch(state, write, key, '{"spec": {"cancel": true}}')
+
+
+async def logs(state: State, write: Write, key: RunKey, number: int | None) -> None:
+    """Print what a worker wrote: the last one unless its number is given. Raises `Refused(NOT_FOUND)`."""
+    run = (await state.runs.load(key)).run
+    rows = [row for row in await state.workers.of_run(run.uid) if number in (None, row.number)]
+    if not rows:
+        which = "no worker yet" if number is None else f"no worker {number} (any more)"
+        raise Refused(Code.NOT_FOUND, f"{key.namespace}/{key.name} has {which}")
+    path = state.worker_folder(rows[-1].uid) / "log"
+    if path.exists():
+        write(path.read_text(errors="replace").rstrip("\n"))
+
+
+async def kill(state: State, write: Write, key: RunKey) -> None:
+    """Kill the run's worker with SIGKILL, as a crash would. Raises `Refused(NOT_FOUND)`."""
+    row = await _living(state, key)
+    if row.process is None or not send(*row.process, signal.SIGKILL):
+        raise Refused(Code.NOT_FOUND, f"worker {row.number} of {key.namespace}/{key.name} does not run")
+    write(f"worker {row.number} of {key.namespace}/{key.name} killed")
+
+
+async def drain(state: State, write: Write, key: RunKey) -> None:
+    """Tell the run's worker to go, as the deletion of its pod would; another one goes on. Raises `Refused(NOT_FOUND)`."""
+    row = await _living(state, key)
+    await state.workers.dismiss(row.uid, state.clock.now() + timedelta(seconds=row.grace))
+    if row.keeper is not None:
+        send(*row.keeper, signal.SIGTERM)
+    write(f"worker {row.number} of {key.namespace}/{key.name} told to go, at most {row.grace} s from now")
+
+
+async def _living(state: State, key: RunKey) -> WorkerRow:
+    run = (await state.runs.load(key)).run
+    found = [row for row in await state.workers.of_run(run.uid) if row.ended_at is None]
+    if not found:
+        raise Refused(Code.NOT_FOUND, f"{key.namespace}/{key.name} has no worker that lives")
+    return found[-1]

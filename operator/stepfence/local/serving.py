@@ -1,0 +1,66 @@
+"""The gateway's own routes on a loopback port, which stays the same from one `stepfence local` to the next: workers may outlive one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+
+from stepfence.app import WorkerCalls
+from stepfence.gateway.app import create_app
+from stepfence.local.gate import LocalGate
+from stepfence.local.state import State
+
+__all__ = ["gateway"]
+
+_HOST = "127.0.0.1"
+_PORT = "gateway-port"
+_DRAIN_SECONDS = 10
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals are the caller's
+
+
+@contextlib.asynccontextmanager
+async def gateway(state: State) -> AsyncIterator[str]:
+    """Serve the worker API around a block and yield its URL. Raises `OSError` when there is no port."""
+    gate = LocalGate(state.workers, state.clock)
+    app = create_app(WorkerCalls(state.applier, state.records, gate), gate)
+    listener = await _listen(state)
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve([listener]), name="gateway")
+    try:
+        yield f"http://{_HOST}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+        listener.close()
+
+
+async def _listen(state: State) -> socket.socket:
+    remembered = int(await state.workers.setting(_PORT) or 0)
+    try:
+        listener = socket.create_server((_HOST, remembered), backlog=512)
+    except OSError:
+        if not remembered:
+            raise
+        # Workers that still know the old port cannot call any more; they are told to go when their lease has run out.
+        listener = socket.create_server((_HOST, 0), backlog=512)
+    await state.workers.remember(_PORT, str(listener.getsockname()[1]))
+    return listener

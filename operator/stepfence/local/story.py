@@ -1,0 +1,67 @@
+"""What happens to runs, told to people as it happens: a line each, or a JSON object each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from stepfence.core.errors import Code, Refused
+from stepfence.core.model import Run
+from stepfence.core.notices import Notice, notices
+from stepfence.core.summary import phase_of, questions_of
+from stepfence.core.words import At
+from stepfence.local.state import State
+from stepfence.ports import RunKey
+from stepfence.schema.times import format_time
+
+__all__ = ["Story"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    run: Run
+    at: At
+
+
+class Story:
+    """Tells what became of some runs since it last looked, whoever did it. `write` gets one line without its end."""
+
+    def __init__(self, state: State, write: Callable[[str], None], *, as_json: bool) -> None:
+        self._state, self._write, self._as_json = state, write, as_json
+        self._told: dict[RunKey, _Told] = {}
+
+    async def tell(self, key: RunKey) -> Run | None:
+        """Tell what is new of a run and return it; None when it is gone. The first time, where it stands."""
+        try:
+            run = (await self._state.runs.load(key)).run
+        except Refused as refused:
+            if refused.code is not Code.NOT_FOUND:
+                raise
+            return None
+        at = self._state.applier.at()
+        last = self._told.get(key)
+        if last is None or last.run.uid != run.uid:
+            self._begin(key, run, at)
+        else:
+            for notice in notices(last.run, last.at, run, at):
+                self._say(key, at.now, notice)
+        self._told[key] = _Told(run, at)
+        return run
+
+    def _begin(self, key: RunKey, run: Run, at: At) -> None:
+        if run.started_at is None:
+            return
+        done = f", {sum(entry.finished_at is not None for entry in run.ledger.values())} steps settled" if run.ledger else ""
+        self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}"))
+        for question in questions_of(run, at):
+            self._say(key, at.now, Notice("Warning", f"{question.kind}Needed", f"{question.message}. Answer with: {question.patch}"))
+
+    def _say(self, key: RunKey, now: datetime, notice: Notice) -> None:
+        if self._as_json:
+            told = {"type": notice.type, "reason": notice.reason, "message": notice.message}
+            self._write(json.dumps({"time": format_time(now), "namespace": key.namespace, "name": key.name, **told}, ensure_ascii=False))
+        else:
+            clock = now.astimezone().strftime("%H:%M:%S")
+            self._write(f"{clock} {key.namespace}/{key.name} {notice.reason}: {notice.message}")
