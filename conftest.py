@@ -24,7 +24,7 @@ def tier_of(item: pytest.Item) -> str:
     parts = item.path.relative_to(ROOT).parts
     if parts[0] != "e2e":
         return "unit"
-    return next((folder for folder in ("gitops", "contract") if folder in parts), "pods")
+    return next((folder for folder in ("gitops", "contract", "local") if folder in parts), "pods")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 TITLES = {
     "lint": "lint",
     "unit": "unit",
+    "local": "local (processes, no cluster)",
     "contract": "contract (API server)",
     "pods": "e2e (real pods)",
     "cluster_choice": "choice of cluster",

@@ -39,10 +39,11 @@ PYTEST = (sys.executable, "-m", "pytest")
 JOBS = (
     Job("lint", ("make", "--no-print-directory", "lint"), ("lint",), 600),
     Job("unit", (*PYTEST, "tests", "--cov", "--cov-report=term"), ("unit", "cluster_choice"), 1200),
+    Job("local", (*PYTEST, "e2e/local"), ("local",), 600),
     Job("contract", (*PYTEST, "e2e/contract"), ("contract", "gitops", "network_policy"), 1200, needs_cluster=True),
     Job(
         "e2e",
-        (*PYTEST, "e2e", "--ignore=e2e/contract"),
+        (*PYTEST, "e2e", "--ignore=e2e/contract", "--ignore=e2e/local"),
         ("pods", "cluster_choice", "gitops", "network_policy"),
         2100,
         needs_cluster=True,

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
+from e2e.local.world import ROOT, SECONDS, World, holds
 from e2e.provider.client import matcher
 from e2e.provider.wire import Fault, Happening, Route
-from tests.local.world import ROOT, SECONDS, World, holds
 
 ONCE = [Route.CREATE_REFUND, Route.CREATE_NOTIFICATION]
 

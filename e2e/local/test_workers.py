@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from e2e.local.world import SECONDS, World, holds
 from stepfence.local import keeper
 from stepfence.local.keeper import NOT_STARTED, start_of
 from stepfence.local.processes import MARK, alive, end_marked, send
 from stepfence.local.workers import TABLES, WorkerRow, Workers
 from stepfence.ports import RunKey
 from stepfence.stores.sqlite import Database
-from tests.local.world import SECONDS, World, holds
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from e2e.local.world import World
 from e2e.provider.client import ProviderClient
 from e2e.provider.server import running
-from tests.local.world import World
 
 
 @pytest.fixture
