@@ -1,5 +1,6 @@
 """The entry point: usage, the servers' lazy start, the version."""
 
+import platform
 import subprocess
 import sys
 from importlib.metadata import version
@@ -46,10 +47,17 @@ def test_servers_get_their_own_arguments(name: str, monkeypatch: pytest.MonkeyPa
     assert seen == [[f"stepfence {name}", "--port", "1"]]
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "stepfence.controller.__main__", None)
-    assert main(["controller"]) == 2
-    assert "stepfence[operator]" in capsys.readouterr().err
+@pytest.mark.parametrize(("name", "extra"), [("controller", "operator"), ("gateway", "operator"), ("local", "local")])
+def test_a_missing_extra_is_named(name: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, f"stepfence.{name}.__main__", None)
+    assert main([name]) == 2
+    assert f"stepfence[{extra}]" in capsys.readouterr().err
+
+
+def test_local_says_that_it_needs_linux(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert main(["local", "list"]) == 2
+    assert "needs Linux" in capsys.readouterr().err
 
 
 def test_outside_a_run_the_command_fails_and_names_the_variable() -> None:

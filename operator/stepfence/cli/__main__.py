@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import importlib
 import os
+import platform
 import sys
 from collections.abc import Sequence
 
@@ -36,11 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(name: str, rest: list[str]) -> int:
-    # The servers need `stepfence[operator]`, which worker images do not install.
+    if name == "local" and platform.system() != "Linux":
+        # Its promise that a worker's end is seen rests on pidfd, /proc and child subreapers.
+        print("stepfence local: needs Linux: in a virtual machine or a container elsewhere", file=sys.stderr)
+        return 2
+    # Each needs an extra, which worker images do not install.
     try:
         module = importlib.import_module(_SERVERS[name])
     except ModuleNotFoundError as missing:
-        print(f"stepfence {name}: {missing}: install stepfence[operator]", file=sys.stderr)
+        print(f"stepfence {name}: {missing}: install stepfence[{'local' if name == 'local' else 'operator'}]", file=sys.stderr)
         return 2
     sys.argv = [f"stepfence {name}", *rest]
     return int(module.main() or 0)
