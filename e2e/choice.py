@@ -1,4 +1,4 @@
-"""Which cluster the tests and the demo use. The first that applies:
+"""Which cluster the tests and `make demo-cluster` use. The first that applies:
 
 1. the cluster of the kubeconfig that `STEPFENCE_KUBECONFIG` names (no other place is looked at: a cluster is never guessed);
 2. kind, through pytest-kind, when a Docker engine runs;
