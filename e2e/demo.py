@@ -53,11 +53,15 @@ def environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Kill what is left of a command that was started here."""
+    """Kill what is left of a command that was started here, and wait for its end."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+        assert process.stdout is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await process.stdout.read()  # its end comes when the last of the group is gone
 
 
 def state_in(folder: Path) -> Path:
@@ -123,12 +127,11 @@ class Told:
 
 
 async def stop(process: asyncio.subprocess.Process, state: Path) -> None:
-    """Tell it to end, kill its workers, and wait until none is left. Raises `DemoError` when one is, after `END_SECONDS`."""
+    """End it and its workers, and wait until none is left. Raises `DemoError` when one is, after `END_SECONDS`."""
     if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)  # told to end, it starts no other worker
+        process.terminate()  # told to end, it starts no other worker
     ending = asyncio.create_task(process.wait())
-    with contextlib.suppress(TimeoutError):
+    try:
         async with asyncio.timeout(END_SECONDS):
             while not ending.done() or workers_of(state):
                 for pid in workers_of(state):
@@ -136,10 +139,10 @@ async def stop(process: asyncio.subprocess.Process, state: Path) -> None:
                         os.kill(pid, signal.SIGKILL)
                 await asyncio.wait({ending}, timeout=0.05)
                 await asyncio.sleep(0.02)
-    await end(process)
-    await ending
-    if left := workers_of(state):
-        raise DemoError(f"these processes could not be ended: {left}")
+    except TimeoutError as late:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        raise DemoError(f"these processes could not be ended: {[process.pid, *workers_of(state)]}") from late
 
 
 def lines_of(entries: Sequence[Entry]) -> list[str]:
@@ -206,15 +209,23 @@ class Demo:
         In a session of its own: Ctrl-C is for the demo, which then ends it.
         """
         print(f"$ {command}", flush=True)
-        return await asyncio.create_subprocess_exec(
-            *(words or ("/bin/sh", "-c", command)),
-            cwd=ROOT,
-            env=environment(os.environ, self.folder),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *(words or ("/bin/sh", "-c", command)),
+                cwd=ROOT,
+                env=environment(os.environ, self.folder),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
         )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # Half started and forgotten, a shell would be killed, and not what it has started.
+            await end(await starting)
+            raise
 
     async def show(self, command: str) -> None:
         """Print a command, run it as printed, and print what it says. Raises `DemoError` when it fails or takes too long."""
@@ -242,8 +253,7 @@ class Demo:
             yield mine
         finally:
             await stop(process, state_in(self.folder))
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            await asyncio.wait_for(listening, END_SECONDS)
 
     async def tell(self) -> None:
         """Tell it all. Raises `DemoError` unless the provider's log has one refund in the end."""
