@@ -107,13 +107,21 @@ class MemoryRun:
         """Return the worker that the controller wants now, its pod started. Raises `AssertionError` when it wants none."""
         await self.reconcile()
         run = (await self.cluster.store.load(self.key)).run
-        live = [pod for pod in self.cluster.gate.pods.values() if pod.run_uid == run.uid and not (pod.terminated or pod.vanished)]
-        wanted = run.worker is not None and run.worker.ended_at is None and not run.terminal
-        if not wanted or run.worker is None or any(pod.job == run.worker.job for pod in live):
+        if run.worker is None or not self._wants(run):
             raise AssertionError(f"no new worker is wanted: the run is {self.phase}, worker {run.worker}")
         pod = Pod(f"{run.worker.job}-pod", str(uuid.uuid4()), run.worker.job, self.key, run.uid, self.cluster.clock.now())
         self.cluster.gate.pods[pod.uid] = pod
         return MemoryWorker(self, pod)
+
+    async def wants_worker(self) -> bool:
+        """Whether the controller wants a worker now that has no pod yet, so that `worker` would start one."""
+        await self.reconcile()
+        return self._wants((await self.cluster.store.load(self.key)).run)
+
+    def _wants(self, run: Run) -> bool:
+        live = [pod for pod in self.cluster.gate.pods.values() if pod.run_uid == run.uid and not (pod.terminated or pod.vanished)]
+        wanted = run.worker is not None and run.worker.ended_at is None and not run.terminal
+        return wanted and not any(run.worker is not None and pod.job == run.worker.job for pod in live)
 
     async def answer(self, question: str, verdict: str, **more: Any) -> None:
         """Decide as a person does by `kubectl patch`: `result`, `reason`, `force`, `by` as in `spec.decisions`."""

@@ -1,0 +1,102 @@
+"""`drive`: an agent under test, killed before and after each of its effects."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import anyio.to_thread
+import structlog
+
+from stepfence.core.canonical import Json
+from stepfence.sdk.planning import PlanStep, plan_document
+from stepfence.testing.effects import Provider
+from stepfence.testing.findings import findings_of
+from stepfence.testing.playing import Agent, Play, count_of_arguments
+from stepfence.testing.points import CrashPoint, every_point, parse_points
+from stepfence.testing.report import Report, Row, verdict
+
+__all__ = ["drive", "drive_sync"]
+
+Crashes = str | Iterable[str | CrashPoint]
+
+
+async def drive(
+    agent: Agent,
+    *,
+    crashes: Crashes = "every",
+    input: Json = None,  # noqa: A002  (the run's own word)
+    plan: Sequence[PlanStep | Mapping[str, Any]] | None = None,
+    provider: Provider | type | None = None,
+    workers: int = 10,
+) -> Report:
+    """Run an agent without a crash, then once for each crash point, and raise `NotRestartSafe` unless each run comes out the same.
+
+    `agent(run, http)` or `agent(run, http, effects)`: a coroutine function, or a plain one, which gets the synchronous faces. `crashes`:
+    `"every"`, `"none"`, or points as the report names them (`["after 1"]`). `input` and `plan` as in `spec.input` and `spec.plan.steps`.
+    `provider`: a function from httpx.Request to httpx.Response, or a class of which each run calls a new instance. `workers`: how many
+    one run may take. Time is virtual: what waits for time takes none. Raises `ValueError` and `TypeError` for wrong arguments.
+    """
+    __tracebackhide__ = True
+    work = functools.partial(drive_sync, agent, crashes=crashes, input=input, plan=plan, provider=provider, workers=workers)
+    return await anyio.to_thread.run_sync(work)
+
+
+def drive_sync(
+    agent: Agent,
+    *,
+    crashes: Crashes = "every",
+    input: Json = None,  # noqa: A002
+    plan: Sequence[PlanStep | Mapping[str, Any]] | None = None,
+    provider: Provider | type | None = None,
+    workers: int = 10,
+) -> Report:
+    """Do what `drive` does, in a thread without a running loop."""
+    __tracebackhide__ = True
+    points = parse_points(crashes)
+    count_of_arguments(agent)
+    steps: Any = None if plan is None else plan_document(plan)
+    play = Play(agent, input, steps, provider, workers)
+    with _without_our_logs():
+        report = _played(play, points)
+    wrong = verdict(report)
+    if wrong is not None:
+        raise wrong from _cause(report)
+    return report
+
+
+def _played(play: Play, points: list[CrashPoint] | None) -> Report:
+    baseline = play.run()
+    first = Row(baseline, tuple(findings_of(baseline, baseline)))
+    if first.findings:
+        return Report((first,))
+    play.learn(baseline)
+    if points is None:
+        points = every_point(len(baseline.effects))
+    histories = [play.run(point) for point in points]
+    return Report((first, *(Row(history, tuple(findings_of(history, baseline))) for history in histories)))
+
+
+def _cause(report: Report) -> BaseException | None:
+    """What the agent raised without a crash: the fault is there, not in its restart."""
+    ends = report.baseline.workers if report.rows[0].findings else []
+    return next((end.error for end in ends if end.error is not None and isinstance(end.error, Exception)), None)
+
+
+@contextlib.contextmanager
+def _without_our_logs() -> Iterator[None]:
+    """Keep what the SDK logs of dozens of crashes out of the test's output. The agent's own lines stay."""
+
+    def drop(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if str(event.get("event", "")).startswith(("stepfence.", "gateway.")):
+            raise structlog.DropEvent
+        return event
+
+    processors = structlog.get_config()["processors"]
+    processors.insert(0, drop)
+    try:
+        yield
+    finally:
+        processors.remove(drop)
