@@ -105,23 +105,24 @@ class MemoryRun:
 
     async def worker(self) -> MemoryWorker:
         """Return the worker that the controller wants now, its pod started. Raises `AssertionError` when it wants none."""
+        worker = await self.wanted_worker()
+        if worker is None:
+            run = (await self.cluster.store.load(self.key)).run
+            raise AssertionError(f"no new worker is wanted: the run is {self.phase}, worker {run.worker}")
+        return worker
+
+    async def wanted_worker(self) -> MemoryWorker | None:
+        """Return the worker that the controller wants now, its pod started; None when it wants none, or its pod is there already."""
         await self.reconcile()
         run = (await self.cluster.store.load(self.key)).run
-        if run.worker is None or not self._wants(run):
-            raise AssertionError(f"no new worker is wanted: the run is {self.phase}, worker {run.worker}")
+        if run.worker is None or run.worker.ended_at is not None or run.terminal:
+            return None
+        pods = self.cluster.gate.pods
+        if any(pod.job == run.worker.job for pod in pods.values() if pod.run_uid == run.uid and not (pod.terminated or pod.vanished)):
+            return None
         pod = Pod(f"{run.worker.job}-pod", str(uuid.uuid4()), run.worker.job, self.key, run.uid, self.cluster.clock.now())
-        self.cluster.gate.pods[pod.uid] = pod
+        pods[pod.uid] = pod
         return MemoryWorker(self, pod)
-
-    async def wants_worker(self) -> bool:
-        """Whether the controller wants a worker now that has no pod yet, so that `worker` would start one."""
-        await self.reconcile()
-        return self._wants((await self.cluster.store.load(self.key)).run)
-
-    def _wants(self, run: Run) -> bool:
-        live = [pod for pod in self.cluster.gate.pods.values() if pod.run_uid == run.uid and not (pod.terminated or pod.vanished)]
-        wanted = run.worker is not None and run.worker.ended_at is None and not run.terminal
-        return wanted and not any(run.worker is not None and pod.job == run.worker.job for pod in live)
 
     async def answer(self, question: str, verdict: str, **more: Any) -> None:
         """Decide as a person does by `kubectl patch`: `result`, `reason`, `force`, `by` as in `spec.decisions`."""

@@ -13,7 +13,8 @@ import structlog
 from stepfence.core.canonical import Json
 from stepfence.sdk.planning import PlanStep, plan_document
 from stepfence.testing.effects import Provider
-from stepfence.testing.findings import findings_of
+from stepfence.testing.findings import Finding, Kind, findings_of
+from stepfence.testing.history import History
 from stepfence.testing.playing import Agent, Play, count_of_arguments
 from stepfence.testing.points import CrashPoint, every_point, parse_points
 from stepfence.testing.report import Report, Row, verdict
@@ -69,7 +70,7 @@ def drive_sync(
 
 def _played(play: Play, points: list[CrashPoint] | None) -> Report:
     baseline = play.run()
-    first = Row(baseline, tuple(findings_of(baseline, baseline)))
+    first = Row(baseline, tuple(findings_of(baseline, baseline)) or _unseen(baseline, points))
     if first.findings:
         return Report((first,))
     play.learn(baseline)
@@ -77,6 +78,14 @@ def _played(play: Play, points: list[CrashPoint] | None) -> Report:
         points = every_point(len(baseline.effects))
     histories = [play.run(point) for point in points]
     return Report((first, *(Row(history, tuple(findings_of(history, baseline))) for history in histories)))
+
+
+def _unseen(baseline: History, points: list[CrashPoint] | None) -> tuple[Finding, ...]:
+    """An agent without effects would be green whatever it does."""
+    if baseline.effects or points == []:
+        return ()
+    hint = "Let the agent send through its `http` argument, or give its own client `effects.transport`, or wrap the function: effects.wrap."
+    return (Finding(Kind.UNSEEN, "no effect was seen, so there is nothing to crash at", hint),)
 
 
 def _cause(report: Report) -> BaseException | None:

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     READ_WITH_EFFECT = "a Read with an effect"
     SWALLOWED = "swallowed a stop"
     NOT_REACHED = "not reached"
+    UNSEEN = "no effect seen"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,9 @@ __all__ = ["Agent", "Play"]
 Agent = Callable[..., Any]
 
 _WORKER_PATIENCE = 4 * 3600.0
-_SETTLING = 300
+# Renewals are of no interest here: each one would be a stop of the virtual clock.
+_LEASE = 3600
+_SETTLING = 100
 _ROUNDS = 100
 _OPTIONS = Options(exit_on_stop=False, handle_sigterm=False, watch_interval=3600.0)
 
@@ -59,7 +61,7 @@ class Play:
     async def _whole(self, loop: VirtualLoop, point: CrashPoint | None) -> History:
         history = History(point)
         outside = Outside(self._fresh_provider(), point)
-        settings = Settings(backoff_base=0)
+        settings = Settings(backoff_base=0, lease=_LEASE)
         async with MemoryCluster(settings=settings, clock=LoopClock(loop)) as cluster:
             spec: dict[str, Any] = {} if self.input is None else {"input": self.input}
             run = await cluster.create("agent", plan=self.plan, **spec)
@@ -133,13 +135,16 @@ class Play:
 
     async def _next_worker(self, run: MemoryRun, outside: Outside, history: History) -> MemoryWorker | None:
         """Answer what is asked until the next worker is wanted; None when the run is over, or nobody can help it on."""
-        for pause in range(1, _SETTLING):
-            if await run.wants_worker():
-                return await run.worker()
+        pause = 1.0
+        for _ in range(_SETTLING):
+            worker = await run.wanted_worker()
+            if worker is not None:
+                return worker
             if run.status.get("outcome"):
                 return None
             if not await self._answer(run, outside, history):
-                await asyncio.sleep(min(pause, 60))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 60.0)
         return None
 
     async def _answer(self, run: MemoryRun, outside: Outside, history: History) -> bool:
