@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from stepfence.cli.__main__ import main
+from stepfence.cli.__main__ import _parse, main
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +23,9 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ["exec"],
         ["exec", "--step", "a", "--action", "Payment"],
         ["exec", "--step", "a", "--action", "Pay", "--", "true"],
+        # Without "--" an option that is meant for the command would be taken for one of ours.
+        ["exec", "--step", "a", "--action", "Read", "./refund", "--timeout", "5"],
+        ["exec", "--step", "a", "--action", "Read", "--"],
         ["exec", "--step", "a", "--action", "Read", "--not-applied-exit", "0", "--", "true"],
         ["exec", "--step", "a", "--action", "Read", "--not-applied-exit", "x", "--", "true"],
         ["fail"],
@@ -34,6 +37,12 @@ def test_wrong_use_says_how(argv: list[str], capsys: pytest.CaptureFixture[str])
         main(argv)
     assert left.value.code == 2
     assert "usage: stepfence" in capsys.readouterr().err
+
+
+def test_all_after_the_first_dashes_is_the_command() -> None:
+    words = ["./refund", "--timeout", "5", "--", "-x", "--step"]
+    given = _parse(["exec", "--timeout", "9", "--step", "a", "--action", "Read", "--", *words])
+    assert (given.argv, given.timeout, given.step) == (words, 9.0, "a")
 
 
 @pytest.mark.parametrize("name", ["controller", "gateway"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepfence.cli.__main__ import _parser
+from stepfence.cli.__main__ import _parse
 from stepfence.cli.worker import run_command
 from stepfence.sdk import Options
 from stepfence.sdk.state import StateDir
@@ -38,7 +38,7 @@ class Script:
         }
 
     async def __call__(self, *argv: str) -> int:
-        given = _parser().parse_args(argv)
+        given = _parse(argv)
         return await run_command(given, self.environ, transport=self.gateway.transport, options=Options())
 
     async def exec(self, code: str, *options: str, step: str = "charge", action: str = "Payment") -> int:
@@ -81,16 +81,16 @@ async def test_live_and_replayed_output_are_alike(text: str, script: Script, cap
 
 
 @pytest.mark.parametrize(
-    ("code", "options", "told"),
+    ("code", "options", "told", "ended"),
     [
-        ("raise SystemExit(1)", (), "lose"),
-        ("raise SystemExit(2)", ("--not-applied-exit", "2,65"), "fail"),
-        ("raise SystemExit(3)", ("--not-applied-exit", "2,65"), "lose"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", (), "lose"),
+        ("raise SystemExit(1)", (), "lose", "exit code 1: it is not known whether it happened"),
+        ("raise SystemExit(2)", ("--not-applied-exit", "2,65"), "fail", "exit code 2: it did not happen"),
+        ("raise SystemExit(3)", ("--not-applied-exit", "2,65"), "lose", "exit code 3: it is not known whether it happened"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", (), "lose", "killed by signal 9: it is not known"),
     ],
 )
 async def test_a_failing_command_is_a_doubt_unless_its_code_says_otherwise(
-    code: str, options: tuple[str, ...], told: str, script: Script, gateway: ScriptedGateway, capfd: Any
+    code: str, options: tuple[str, ...], told: str, ended: str, script: Script, gateway: ScriptedGateway, capfd: Any
 ) -> None:
     gateway.on("steps/charge/begin", go(1, [sys.executable, "-c", code]), Problem("halted", more={"patch": "kubectl patch …"}))
     assert await script.exec(code, *options) == 76
@@ -98,8 +98,17 @@ async def test_a_failing_command_is_a_doubt_unless_its_code_says_otherwise(
     assert gateway.routes()[-1] == "release"
     out, err = capfd.readouterr()
     assert out == ""
+    # The log of a worker is where one looks first for what went wrong.
+    assert f"step 'charge', attempt 1: {ended}" in err
     assert "Halted" in err
     assert "kubectl patch" in err
+
+
+async def test_output_that_is_too_long_is_cut_and_that_is_said(script: Script, gateway: ScriptedGateway, capfd: Any) -> None:
+    assert await script.exec("import sys; sys.stdout.write('x' * (768 * 1024 + 1))") == 0
+    out, err = capfd.readouterr()
+    assert len(out) == 768 * 1024
+    assert "output is longer than 768 KiB, the rest is cut" in err
 
 
 async def test_a_command_that_is_not_there_did_nothing(script: Script, gateway: ScriptedGateway, capfd: Any) -> None:

@@ -19,13 +19,19 @@ __all__ = ["main"]
 _SERVERS = {"controller": "stepfence.controller.__main__", "gateway": "stepfence.gateway.__main__", "local": "stepfence.local.__main__"}
 _HELP = {"controller": "run the controller", "gateway": "run the gateway", "local": "AgentRuns on this machine, without a cluster"}
 
+_EXEC_USAGE = "stepfence exec --step ID --action TYPE [options] -- command [argument ...]"
+_EXEC_ABOUT = """Does one step of the plan by a command, which gets STEPFENCE_KEY, STEPFENCE_ATTEMPT and STEPFENCE_PAYLOAD.
+Exit code 0: its standard output is recorded as the result and printed. A step that is done already: the recorded output is printed, nothing
+is run. A code of --not-applied-exit: it is tried again as the plan says. Any other: a doubt, and unless the step may be repeated a person
+is asked."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in _SERVERS:
         return _serve(arguments[0], arguments[1:])
-    given = _parser().parse_args(arguments)
+    given = _parse(arguments)
     if given.command == "version":
         from importlib.metadata import version
 
@@ -34,6 +40,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     from stepfence.cli import worker
 
     return asyncio.run(worker.run_command(given, os.environ))
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line. All after the first `--` of `exec` is its command, so that no option is taken for one of the other's."""
+    parser, words = _parser(), list(arguments)
+    if words[:1] != ["exec"]:
+        return parser.parse_args(words)
+    cut = words.index("--") if "--" in words else len(words)
+    given, rest = parser.parse_known_args(words[:cut])
+    given.argv = words[cut + 1 :]
+    if rest or not given.argv:
+        parser.error(f"exec: the command and its arguments stand after --, as in: {_EXEC_USAGE}")
+    return given
 
 
 def _serve(name: str, rest: list[str]) -> int:
@@ -77,10 +96,11 @@ def _add_exec(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     command = commands.add_parser(
         "exec",
         help="do one step by a command, or print its recorded result",
-        description="Runs the command with STEPFENCE_KEY, STEPFENCE_ATTEMPT and STEPFENCE_PAYLOAD set. Its standard output is the result.",
+        usage=_EXEC_USAGE,
+        description=_EXEC_ABOUT,
     )
-    command.add_argument("--step", required=True, metavar="ID")
-    command.add_argument("--action", required=True, choices=["Read", "Upsert", "Create", "Payment", "Delete"])
+    command.add_argument("--step", required=True, metavar="ID", help="its id in the plan")
+    command.add_argument("--action", required=True, choices=["Read", "Upsert", "Create", "Payment", "Delete"], help="as in the plan")
     command.add_argument("--payload", metavar="JSON", help="what is recorded as the intent; default: the command and its arguments")
     command.add_argument(
         "--not-applied-exit",
@@ -90,7 +110,6 @@ def _add_exec(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="exit codes, with commas, by which the command says that it surely did nothing; any other but 0 is a doubt",
     )
     command.add_argument("--timeout", type=float, metavar="SECONDS", help="shorter than the step's own time-out")
-    command.add_argument("argv", nargs="+", metavar="-- command", help="the command and its arguments")
 
 
 def _codes(text: str) -> frozenset[int]:

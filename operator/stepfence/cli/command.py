@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 
@@ -43,11 +44,16 @@ class Command:
         argv, environ = self._prepare(payload, step)
         async with step.sending():
             output, code = await _run(argv, environ)
+        ended = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
         if code == 0:
-            return as_result(output)
+            if len(output) > _LARGEST_OUTPUT:
+                _tell(step, f"its output is longer than {_LARGEST_OUTPUT // 1024} KiB, the rest is cut")
+            return as_result(output[:_LARGEST_OUTPUT])
         if code in self._not_applied:
-            raise NotApplied(f"exit code {code}", reason=f"Exit{code}")
-        raise CommandFailed(f"exit code {code}" if code > 0 else f"killed by signal {-code}")
+            _tell(step, f"{ended}: it did not happen")
+            raise NotApplied(ended, reason=f"Exit{code}")
+        _tell(step, f"{ended}: it is not known whether it happened")
+        raise CommandFailed(ended)
 
     def _prepare(self, payload: JsonValue, step: Step) -> tuple[list[str], dict[str, str]]:
         argv = self._argv
@@ -60,6 +66,11 @@ class Command:
             raise NotApplied("the payload does not fit into STEPFENCE_PAYLOAD (127 KiB)", final=True, reason="PayloadTooLarge")
         ours = {"STEPFENCE_KEY": step.key, "STEPFENCE_ATTEMPT": str(step.attempt), "STEPFENCE_PAYLOAD": text}
         return argv, {**os.environ, **ours}
+
+
+def _tell(step: Step, text: str) -> None:
+    """To the worker's log, where one looks first for what went wrong."""
+    print(f"stepfence: step {step.id!r}, attempt {step.attempt}: {text}", file=sys.stderr)
 
 
 async def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int]:
@@ -80,7 +91,7 @@ async def _output(process: Process) -> bytes:
     try:
         while chunk := await process.stdout.read(64 * 1024):
             # Read on when it is too much, or the command would stand still on a full pipe.
-            kept += chunk[: max(0, _LARGEST_OUTPUT - len(kept))]
+            kept += chunk[: max(0, _LARGEST_OUTPUT + 1 - len(kept))]
         await process.wait()
     except asyncio.CancelledError:
         if await _end(process) != 0:
