@@ -5,21 +5,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from stepfence.core.errors import Conflict, Refused, Unknown
-from stepfence.local import commands
-from stepfence.local.run import apply_manifests, read_manifests, run
+from stepfence.local import commands, deletion
+from stepfence.local.logs import logs
+from stepfence.local.run import INTERRUPTED, apply_manifests, read_manifests, run
 from stepfence.local.state import State, command_for, default_path, opened
 from stepfence.ports import RunKey
+
+if TYPE_CHECKING:  # it brings rich, for a terminal alone
+    from stepfence.local.screen import Screen
 
 __all__ = ["main"]
 
 _WRONG = 2
+_BROKEN_PIPE = 128 + signal.SIGPIPE
 _RESOURCES = frozenset({"agentruns.stepfence.dev", "agentrun.stepfence.dev", "agentruns", "agentrun", "arun"})
 
 
@@ -32,13 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = Path(given.state).absolute() if given.state else default_path(os.environ)
     try:
         return asyncio.run(_command(given, path, Path.cwd()))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who read it has gone, as `head` does; the interpreter would complain when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except (Refused, Conflict, Unknown, OSError) as error:
         sys.stderr.write(f"stepfence local: {error.detail if isinstance(error, Refused) else error}\n")
         return _WRONG
 
 
 def _write(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    _emit(line + "\n")
+
+
+def _emit(text: str) -> None:
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 
@@ -47,12 +64,22 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
     async with opened(path, command=command_for(path, os.environ)) as state:
         if given.command == "run":
             keys = await apply_manifests(state, manifests, folder) or await _unfinished(state)
-            return await run(state, keys, _write, as_json=given.output == "json")
+            return await run(state, keys, _write, as_json=given.output == "json", screen=_screen(given, state))
         if given.command == "list":
             await commands.listing(state, _write, given.namespace, output=given.output)
             return 0
         await _about_one(state, _key(given), given)
     return 0
+
+
+def _screen(given: argparse.Namespace, state: State) -> Screen | None:
+    """The live view, for text on a terminal that can be drawn on."""
+    if given.output != "text" or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    from stepfence.local import screen
+
+    console = screen.terminal()
+    return None if console is None else screen.Screen(console, state.applier.at)
 
 
 async def _unfinished(state: State) -> list[RunKey]:
@@ -67,7 +94,9 @@ async def _about_one(state: State, key: RunKey, given: argparse.Namespace) -> No
     elif given.command == "patch":
         await commands.patch(state, _write, key, given.patch)
     elif given.command == "logs":
-        await commands.logs(state, _write, key, given.worker)
+        await logs(state, _emit, key, given.worker, follow=given.follow)
+    elif given.command == "delete":
+        await deletion.delete(state, _write, key, confirmed=given.confirm)
     else:
         command = {"kill": commands.kill, "drain": commands.drain, "cancel": commands.cancel}[given.command]
         await command(state, _write, key)
@@ -103,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         "kill": "kill a run's worker as a crash would",
         "drain": "tell a run's worker to go; another goes on",
         "cancel": "end a run: what is open is settled first",
+        "delete": "remove a run and its ledger, as kubectl does; its worker is told to go",
     }
     about = {name: names.add_parser(name, parents=[again], help=text) for name, text in texts.items()}
     for command in about.values():
@@ -111,7 +141,11 @@ def _parser() -> argparse.ArgumentParser:
     about["patch"].add_argument("-p", "--patch", required=True, metavar="JSON", help="a merge patch")
     about["patch"].add_argument("--type", choices=["merge"], default="merge")
     about["patch"].add_argument("--field-manager", metavar="NAME", help="taken as kubectl takes it; not kept")
-    about["logs"].add_argument("--worker", type=int, metavar="NUMBER", help="default: the last one")
+    about["logs"].add_argument("-w", "--worker", type=int, metavar="NUMBER", help="default: the last one")
+    about["logs"].add_argument(
+        "-f", "--follow", action="store_true", help="go on until it has ended; without a number, until the run is over"
+    )
+    about["delete"].add_argument("--confirm", action="store_true", help="also a run that has begun a step and is not over")
     return parser
 
 

@@ -23,7 +23,7 @@ from stepfence.local.workers import WorkerRow
 from stepfence.ports import RunKey
 from stepfence.schema.times import parse_time
 
-__all__ = ["Write", "cancel", "drain", "get", "kill", "listing", "logs", "patch"]
+__all__ = ["Write", "cancel", "drain", "get", "kill", "listing", "patch"]
 
 Write = Callable[[str], None]
 _COLUMNS = ("NAMESPACE", "NAME", "PHASE", "STEPS", "TOKEN", "OPEN", "AGE")
@@ -95,18 +95,6 @@ async def patch(state: State, write: Write, key: RunKey, text: str) -> None:
 async def cancel(state: State, write: Write, key: RunKey) -> None:
     """Set `spec.cancel`. Raises `Refused(NOT_FOUND)`."""
     await patch(state, write, key, '{"spec": {"cancel": true}}')
-
-
-async def logs(state: State, write: Write, key: RunKey, number: int | None) -> None:
-    """Print what a worker wrote: the last one unless its number is given. Raises `Refused(NOT_FOUND)`."""
-    run = (await state.runs.load(key)).run
-    rows = [row for row in await state.workers.of_run(run.uid) if number in (None, row.number)]
-    if not rows:
-        which = "no worker yet" if number is None else f"no worker {number} (any more)"
-        raise Refused(Code.NOT_FOUND, f"{key.namespace}/{key.name} has {which}")
-    path = state.worker_folder(rows[-1].uid) / "log"
-    if path.exists():
-        write(path.read_text(errors="replace").rstrip("\n"))
 
 
 async def kill(state: State, write: Write, key: RunKey) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from stepfence.local import keeper
 from stepfence.local.keeper import start_of
 
-__all__ = ["MARK", "alive", "end_marked", "ended", "send", "start_keeper"]
+__all__ = ["MARK", "alive", "end_marked", "ended", "marks", "send", "start_keeper"]
 
 # In the environment of a worker and of everything that it starts.
 MARK = "STEPFENCE_POD_UID"
@@ -51,6 +51,15 @@ def end_marked(uid: str) -> bool:
                 found += 1
                 os.kill(int(path.parent.name), signal.SIGKILL)
     return found == 0
+
+
+def marks() -> set[str]:
+    """Return the marks of all workers of which a process lives, as far as this user may see."""
+    mark, found = f"{MARK}=".encode(), set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            found |= {word.removeprefix(mark).decode(errors="replace") for word in path.read_bytes().split(b"\0") if word.startswith(mark)}
+    return found
 
 
 async def ended(child: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import yaml
@@ -27,6 +27,9 @@ from stepfence.local.story import Story
 from stepfence.local.template import DIRECTORY_ANNOTATION, check_template
 from stepfence.ports import RunKey
 from stepfence.stores.sqlite import Database
+
+if TYPE_CHECKING:  # it brings rich, for a terminal alone
+    from stepfence.local.screen import Screen
 
 __all__ = ["INTERRUPTED", "apply_manifests", "read_manifests", "run"]
 
@@ -86,19 +89,25 @@ def _names(document: Document, key: RunKey) -> bool:
     return (document["metadata"]["namespace"], document["metadata"]["name"]) == key
 
 
-async def run(state: State, keys: Sequence[RunKey], write: Callable[[str], None], *, as_json: bool) -> int:
+async def run(
+    state: State, keys: Sequence[RunKey], write: Callable[[str], None], *, as_json: bool = False, screen: Screen | None = None
+) -> int:
     """Tell the story of the runs until they are over; the first process of a state file also starts and serves all its workers.
 
-    Returns 0 when all succeeded, 1 when one did not, `INTERRUPTED` after SIGINT or SIGTERM: then its workers were told to go, and
-    another `run` goes on from there.
+    `screen`: where the story is told in place of `write`, above what the runs wait for.
+    Returns 0 when all succeeded, 1 when one did not or was deleted before, `INTERRUPTED` after SIGINT or SIGTERM: then its workers
+    were told to go, and another `run` goes on from there.
     """
     stop, hurry = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
     lock = Lock(state.path)
-    loop = _Loop(state, list(keys), Story(state, write, as_json=as_json), lock)
+    story = Story(state, write if screen is None else screen.write, as_json=as_json, apart=screen is not None)
+    loop = _Loop(state, list(keys), story, lock, screen)
     try:
         async with contextlib.AsyncExitStack() as stack:
+            if screen is not None:
+                await stack.enter_async_context(screen.shown())
             outcomes = await loop.until_over(stop, stack)
             if loop.runner is not None:
                 await loop.let_workers_go(loop.runner, hurry)
@@ -115,6 +124,7 @@ class _Loop:
     keys: list[RunKey]
     story: Story
     lock: Lock
+    screen: Screen | None = None
     runner: Runner | None = None
     wake: datetime | None = None
     _seen: int | None = field(default=None, init=False)
@@ -124,8 +134,7 @@ class _Loop:
         """Go on until all runs are over and none of their workers lives; return their outcomes, None when stopped."""
         watched = Database(self.state.path)  # a connection of its own sees what every other one writes, this process's too
         stack.push_async_callback(watched.close)
-        for key in self.keys:
-            await self.story.tell(key)
+        await self._tell()
         while not stop.is_set():
             if self.runner is None and self.lock.take():
                 self.runner = Runner(self.state, await stack.enter_async_context(gateway(self.state)))
@@ -138,16 +147,32 @@ class _Loop:
                 self._seen = version
                 runs = await self._look()
                 if all(run is None or run.terminal for run in runs) and not await self._mine_live():
-                    return [run.outcome for run in runs if run is not None]
+                    return [self._outcome(key, run) for key, run in zip(self.keys, runs, strict=True)]
             await self._watch_keepers()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
+            await self._rest(stop)
         return None
 
     async def _look(self) -> list[Run | None]:
         if self.runner is not None:
             self.wake = await self.runner.look()
-        return [await self.story.tell(key) for key in self.keys]
+        return await self._tell()
+
+    async def _tell(self) -> list[Run | None]:
+        runs = [await self.story.tell(key) for key in self.keys]
+        if self.screen is not None:
+            self.screen.show((run for run in runs if run is not None), await self.state.workers.living())
+        return runs
+
+    async def _rest(self, wakes: asyncio.Event) -> None:
+        if self.screen is not None:
+            self.screen.tick()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(wakes.wait(), _LOOK_SECONDS)
+
+    def _outcome(self, key: RunKey, run: Run | None) -> Outcome | None:
+        """A run that was deleted ended as it was last seen."""
+        last = run or self.story.gone(key)
+        return None if last is None else last.outcome
 
     async def _mine_live(self) -> bool:
         return any(row.key in self.keys for row in await self.state.workers.living())
@@ -163,9 +188,6 @@ class _Loop:
         while not hurry.is_set() and await self.state.workers.living():
             await runner.dismiss_all()
             await runner.watch_keepers()
-            for key in self.keys:
-                await self.story.tell(key)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(hurry.wait(), _LOOK_SECONDS)
-        for key in self.keys:
-            await self.story.tell(key)
+            await self._tell()
+            await self._rest(hurry)
+        await self._tell()

@@ -24,6 +24,7 @@ from stepfence.core.model import Body, Run
 from stepfence.core.summary import questions_of
 from stepfence.core.words import At
 from stepfence.core.world import JobFact, World
+from stepfence.local.deletion import collect, sweep_folders
 from stepfence.local.processes import MARK, alive, end_marked, ended, send, start_keeper
 from stepfence.local.state import State
 from stepfence.local.template import WorkerCommand, worker_command
@@ -50,6 +51,8 @@ class Runner:
     async def start(self) -> None:
         """Take over from a runner that is gone: what no keeper took on is taken back, and started anew by the next passes."""
         await self._state.workers.take_back_unstarted()
+        await sweep_folders(self._state)
+        await self._state.records.collect()
 
     async def look(self) -> datetime | None:
         """Do one pass over every run that needs it; return when time alone calls for the next. What did not take effect is tried soon."""
@@ -61,8 +64,11 @@ class Runner:
             try:
                 moments.append(await self._pass(key))
             except (Refused, Conflict, Unknown) as error:
+                if isinstance(error, Refused) and error.code is Code.NOT_FOUND:
+                    continue  # it was deleted meanwhile
                 _LOG.warning("pass failed", namespace=key.namespace, run=key.name, error=str(error))
                 moments.append(soon)
+        await collect(self._state, self._signal)
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def watch_keepers(self) -> None:
@@ -194,6 +200,8 @@ class Runner:
         await asyncio.to_thread(_make_folder, folder, bearer)
         if await self._state.workers.add(row):
             self._keepers[uid] = asyncio.create_task(self._keep(row, command), name=f"keeper of {row.pod}")
+        else:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _keep(self, row: WorkerRow, command: WorkerCommand) -> None:
         """Start the keeper and wait for its end; one that could not take its worker on is an end too."""

@@ -13,10 +13,15 @@ from stepfence.core.notices import Notice, notices
 from stepfence.core.summary import phase_of, questions_of
 from stepfence.core.words import At
 from stepfence.local.state import State
+from stepfence.local.text import plain
 from stepfence.ports import RunKey
 from stepfence.schema.times import format_time
 
 __all__ = ["Story"]
+
+_ANSWER = ". Answer with: "
+# Only these end with a command of ours; in another a worker may have written such words itself.
+_ASKING = frozenset({"NeedsReconciliation", "ApprovalNeeded", "Held", "ReconcileNeeded", "ApproveNeeded", "HoldNeeded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +31,19 @@ class _Told:
 
 
 class Story:
-    """Tells what became of some runs since it last looked, whoever did it. `write` gets one line without its end."""
+    """Tells what became of some runs since it last looked, whoever did it. `write` gets one line without its end.
 
-    def __init__(self, state: State, write: Callable[[str], None], *, as_json: bool) -> None:
-        self._state, self._write, self._as_json = state, write, as_json
+    `apart`: the command that answers stands on a line of its own.
+    """
+
+    def __init__(self, state: State, write: Callable[[str], None], *, as_json: bool, apart: bool = False) -> None:
+        self._state, self._write, self._as_json, self._apart = state, write, as_json, apart
         self._told: dict[RunKey, _Told] = {}
+        self._gone: dict[RunKey, Run] = {}
+
+    def gone(self, key: RunKey) -> Run | None:
+        """Return the run as it was last seen, if it was deleted since."""
+        return self._gone.get(key)
 
     async def tell(self, key: RunKey) -> Run | None:
         """Tell what is new of a run and return it; None when it is gone. The first time, where it stands."""
@@ -39,6 +52,7 @@ class Story:
         except Refused as refused:
             if refused.code is not Code.NOT_FOUND:
                 raise
+            self._say_gone(key)
             return None
         at = self._state.applier.at()
         last = self._told.get(key)
@@ -50,13 +64,19 @@ class Story:
         self._told[key] = _Told(run, at)
         return run
 
+    def _say_gone(self, key: RunKey) -> None:
+        last = self._told.pop(key, None)
+        if last is not None:
+            self._gone[key] = last.run
+            self._say(key, self._state.applier.at().now, Notice("Normal", "Deleted", "the run was deleted; a worker of it is told to go"))
+
     def _begin(self, key: RunKey, run: Run, at: At) -> None:
         if run.started_at is None:
             return
         done = f", {sum(entry.finished_at is not None for entry in run.ledger.values())} steps settled" if run.ledger else ""
         self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}"))
         for question in questions_of(run, at):
-            self._say(key, at.now, Notice("Warning", f"{question.kind}Needed", f"{question.message}. Answer with: {question.patch}"))
+            self._say(key, at.now, Notice("Warning", f"{question.kind}Needed", f"{question.message}{_ANSWER}{question.patch}"))
 
     def _say(self, key: RunKey, now: datetime, notice: Notice) -> None:
         if self._as_json:
@@ -64,4 +84,10 @@ class Story:
             self._write(json.dumps({"time": format_time(now), "namespace": key.namespace, "name": key.name, **told}, ensure_ascii=False))
         else:
             clock = now.astimezone().strftime("%H:%M:%S")
-            self._write(f"{clock} {key.namespace}/{key.name} {notice.reason}: {notice.message}")
+            line = plain(f"{clock} {key.namespace}/{key.name} {notice.reason}: {notice.message}")
+            text, answer, command = line.rpartition(_ANSWER)
+            if answer and self._apart and notice.reason in _ASKING:
+                self._write(text + answer.rstrip())
+                self._write(command)
+            else:
+                self._write(line)

@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS workers (
 );
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+_ORPHAN = "run_uid NOT IN (SELECT uid FROM runs)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,14 @@ class Workers:
         """Return all workers whose end is not recorded."""
         return await self._rows("WHERE ended_at IS NULL ORDER BY created_at")
 
+    async def orphans(self) -> list[WorkerRow]:
+        """Return the workers of runs that are gone."""
+        return await self._rows(f"WHERE {_ORPHAN} ORDER BY created_at")
+
+    async def uids(self) -> set[str]:
+        """Return the uids of all workers."""
+        return {row.uid for row in await self._rows("")}
+
     async def by_token(self, token: str) -> WorkerRow | None:
         """Return the worker whose token has that hash."""
         return next(iter(await self._rows("WHERE token = ?", token)), None)
@@ -121,9 +130,10 @@ class Workers:
         sql = "UPDATE workers SET ended_at = ?, message = ? WHERE uid = ? AND ended_at IS NULL"
         await self._change(sql, (format_time(now), message, uid))
 
-    async def take_back_unstarted(self) -> None:
-        """Forget workers that no keeper took on: a keeper that comes late finds nothing and starts nothing."""
-        await self._change("DELETE FROM workers WHERE keeper_pid IS NULL AND ended_at IS NULL", ())
+    async def take_back_unstarted(self, *, orphans: bool = False) -> None:
+        """Forget workers that no keeper took on, all or of runs that are gone: one that comes late finds nothing, and starts nothing."""
+        sql = "DELETE FROM workers WHERE keeper_pid IS NULL AND ended_at IS NULL"
+        await self._change(f"{sql} AND {_ORPHAN}" if orphans else sql, ())
 
     async def forget(self, uid: str) -> None:
         """Remove a worker that has ended."""

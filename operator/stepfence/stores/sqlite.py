@@ -178,11 +178,11 @@ class SqliteRunStore:
 
         await self.edit(key, change)
 
-    async def delete(self, key: RunKey) -> None:
-        """Remove a run. Raises `Refused(NOT_FOUND)`."""
+    async def delete(self, key: RunKey, *, allow: Callable[[Run], None] = lambda _: None) -> None:
+        """Remove a run. Raises `Refused(NOT_FOUND)`, and what `allow` raises of the run as it is then."""
 
         def work(connection: sqlite3.Connection) -> None:
-            _row(connection, key)
+            allow(self._stored(key, _row(connection, key)).run)
             connection.execute("DELETE FROM runs WHERE namespace = ? AND name = ?", key)
 
         await self._database.write(work)
@@ -255,6 +255,11 @@ class SqliteRecordStore:
             return str(connection.execute(query, (run.namespace, name)).fetchone()["uid"])
 
         return await self._database.write(work)
+
+    async def collect(self) -> None:
+        """Remove the bodies of runs that are gone. Spent identities stay."""
+        query = "DELETE FROM records WHERE run_uid NOT IN (SELECT uid FROM runs)"
+        await self._database.write(lambda connection: connection.execute(query))
 
 
 def _find(connection: sqlite3.Connection, key: RunKey) -> sqlite3.Row | None:
