@@ -98,25 +98,22 @@ async def demos(tmp_path: Path) -> AsyncIterator[Demos]:
         await running.process.communicate()
 
 
-async def test_it_ends_with_one_refund_and_leaves_nothing(demos: Demos) -> None:
+async def test_it_answers_with_the_printed_command_ends_with_one_refund_and_leaves_nothing(demos: Demos) -> None:
     demo = await demos.start()
     assert await demo.over() == 0, demo.said
     assert "One refund, by the provider's own log" in demo.said
     closing = demo.said.rpartition("The provider's own log (")[2]
     assert len(re.findall(r"POST /refunds +asked", closing)) == len(re.findall(r"POST /refunds +it is done", closing)) == 1
-    demo.nothing_left()
-
-
-async def test_its_answer_is_the_command_that_the_question_gave(demos: Demos) -> None:
-    demo = await demos.start()
-    assert await demo.over() == 0, demo.said
     command = re.search(r"Answer with: (.+)", demo.said)
     assert command is not None
     assert f"\n$ {command[1]}\n" in demo.said
+    demo.nothing_left()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["$ stepfence local run", "Claimed:", "==> 3.", "==> 4.", "Answered:"])
+MOMENTS = ["$ stepfence local run", "Claimed:", "==> 3.", "==> 4.", "Answered:"]
+
+
+@pytest.mark.parametrize(("moment", "number"), [*((moment, signal.SIGINT) for moment in MOMENTS), ("==> 3.", signal.SIGTERM)])
 async def test_a_signal_at_any_moment_leaves_nothing(moment: str, number: signal.Signals, demos: Demos) -> None:
     demo = await demos.start()
     await demo.until(moment)
