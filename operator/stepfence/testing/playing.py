@@ -33,6 +33,8 @@ _WORKER_PATIENCE = 4 * 3600.0
 # Renewals are of no interest here: each one would be a stop of the virtual clock.
 _LEASE = 3600
 _SETTLING = 100
+# The usual settle time: from then on it counts when a person says that something did not happen.
+_PAUSE = 10.0
 _ROUNDS = 100
 _OPTIONS = Options(exit_on_stop=False, handle_sigterm=False, watch_interval=3600.0)
 
@@ -75,7 +77,7 @@ class Play:
                 history.plain = end.ending is Ending.RETURNED and not life.used
                 if history.plain or end.ending in (Ending.HUNG, Ending.UNDEAD, Ending.NOT_FINISHED):
                     break
-                await worker.kill(137 if end.ending is Ending.KILLED else 1)
+                worker.pod.terminated, worker.pod.exit_code = True, 137 if end.ending is Ending.KILLED else 1
             else:
                 await self._next_worker(run, outside, history)
             self._note(history, outside, run)
@@ -135,7 +137,7 @@ class Play:
 
     async def _next_worker(self, run: MemoryRun, outside: Outside, history: History) -> MemoryWorker | None:
         """Answer what is asked until the next worker is wanted; None when the run is over, or nobody can help it on."""
-        pause = 1.0
+        pause = _PAUSE
         for _ in range(_SETTLING):
             worker = await run.wanted_worker()
             if worker is not None:
@@ -144,7 +146,7 @@ class Play:
                 return None
             if not await self._answer(run, outside, history):
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, 60.0)
+                pause = min(2 * pause, 8 * _PAUSE)
         return None
 
     async def _answer(self, run: MemoryRun, outside: Outside, history: History) -> bool:

@@ -1,0 +1,100 @@
+"""The pytest plugin as an installed package brings it: it costs nothing where it is not used, and says what it lacks."""
+
+import asyncio
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from stepfence.testing import NotRestartSafe, drive
+from stepfence.testing.driving import drive_sync
+from tests.testing.agents import plain
+
+SESSION = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
+
+
+def run_pytest(folder: Path, *more: str, test: str) -> str:
+    (folder / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    (folder / "test_it.py").write_text(test)
+    done = subprocess.run([*SESSION, *more], cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+    return done.stdout + done.stderr
+
+
+def test_the_package_offers_it_to_pytest() -> None:
+    (found,) = entry_points(group="pytest11", name="stepfence")
+    assert found.value == "stepfence.testing.plugin"
+
+
+LOADS_NOTHING = """
+import sys
+
+def test_nothing_is_loaded():
+    assert "stepfence.testing.plugin" in sys.modules
+    heavy = ("httpx", "fastapi", "pydantic", "structlog", "anyio.to_thread", "stepfence.sdk", "stepfence.core", "stepfence.testing.driving")
+    assert [name for name in heavy if name in sys.modules] == []
+"""
+
+
+def test_a_session_that_does_not_use_it_loads_nothing_for_it(tmp_path: Path) -> None:
+    said = run_pytest(tmp_path, "-p", "no:anyio", "-p", "no:asyncio", "-p", "no:hypothesispytest", "-p", "no:kind", test=LOADS_NOTHING)
+    assert "1 passed" in said
+
+
+WITHOUT_THE_EXTRA = """
+import sys
+
+sys.modules["fastapi"] = None
+
+def test_agent(drive):
+    drive(None)
+"""
+
+
+def test_without_the_extra_it_says_which_one_to_install(tmp_path: Path) -> None:
+    said = run_pytest(tmp_path, test=WITHOUT_THE_EXTRA)
+    assert "pip install 'stepfence[testing]'" in said
+    assert "1 error" in said
+
+
+async def test_in_a_running_loop_the_fixture_says_to_await(request: pytest.FixtureRequest) -> None:
+    fixture = request.getfixturevalue("drive")
+    with pytest.raises(RuntimeError, match="await drive"):
+        fixture(plain)
+
+
+async def test_a_running_loop_goes_on_while_an_agent_is_driven() -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.wait({asyncio.create_task(asyncio.to_thread(lambda: None))})
+
+    ticking = asyncio.create_task(tick())
+    with pytest.raises(NotRestartSafe):
+        await drive(plain, crashes=["after 1"])
+    ticking.cancel()
+    assert ticks > 3
+
+
+@pytest.mark.parametrize(
+    ("crashes", "says"),
+    [("sometimes", "'sometimes' is no crash point"), (["after 0"], "'after 0' is no crash point"), ([], "the list is empty")],
+)
+def test_a_wrong_list_of_crashes_is_named(crashes: str | list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        drive_sync(plain, crashes=crashes)
+
+
+def test_an_agent_that_takes_something_else_is_told_what_it_gets() -> None:
+    with pytest.raises(TypeError, match=r"it must take \(run, http\) or \(run, http, effects\)"):
+        drive_sync(lambda: None)
+
+
+def test_what_the_sdk_logs_of_the_crashes_is_kept_out_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NotRestartSafe):
+        drive_sync(plain, crashes=["after 1"])
+    assert capsys.readouterr().out == ""
