@@ -65,7 +65,9 @@ async def test_what_is_not_there_cannot_be_deleted(world: World) -> None:
 
 
 async def test_a_half_done_run_is_deleted_only_when_that_is_confirmed_and_its_worker_is_told_to_go(world: World) -> None:
-    run = await started(world, IN_A_STEP, "BEGUN")
+    container = {"name": "worker", "command": ["/bin/bash", "-c", IN_A_STEP]}
+    template = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+    run = await started(world, IN_A_STEP, "BEGUN", template=template)
     code, output = await world.local(*NAMED, "delete", "refund-4711")
     assert (code, "half done" in output, "how these stand: a" in output) == (2, True, True), output
     assert (await world.document())["status"]["phase"] == "Running"

@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 
+import structlog
 import uvicorn
 
 from stepfence.app import WorkerCalls
@@ -16,6 +17,7 @@ from stepfence.local.state import State
 
 __all__ = ["gateway"]
 
+_LOG = structlog.get_logger(__name__)
 _HOST = "127.0.0.1"
 _PORT = "gateway-port"
 _DRAIN_SECONDS = 10
@@ -60,7 +62,10 @@ async def _listen(state: State) -> socket.socket:
     except OSError:
         if not remembered:
             raise
-        # Workers that still know the old port cannot call any more; they are told to go when their lease has run out.
+        # Workers that still know the old port cannot call any more: they are told to go like any that is not heard of.
         listener = socket.create_server((_HOST, 0), backlog=512)
+        if living := await state.workers.living():
+            taken = "another program has the port of the last run: workers that still live cannot call any more"
+            _LOG.warning(taken, port=remembered, workers=[row.pod for row in living])
     await state.workers.remember(_PORT, str(listener.getsockname()[1]))
     return listener
