@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -21,6 +22,7 @@ from stepfence.testing.report import Report, Row, verdict
 
 __all__ = ["drive", "drive_sync"]
 
+_HERE = str(Path(__file__).parent)
 Crashes = str | Iterable[str | CrashPoint]
 
 
@@ -41,8 +43,12 @@ async def drive(
     one run may take. Time is virtual: what waits for time takes none. Raises `ValueError` and `TypeError` for wrong arguments.
     """
     __tracebackhide__ = True
-    work = functools.partial(drive_sync, agent, crashes=crashes, input=input, plan=plan, provider=provider, workers=workers)
-    return await anyio.to_thread.run_sync(work)
+    play, points = _prepared(agent, crashes, input, plan, provider, workers)
+    report = await anyio.to_thread.run_sync(functools.partial(_played, play, points))
+    wrong = verdict(report)
+    if wrong is not None:
+        raise wrong from _cause(report)
+    return report
 
 
 def drive_sync(
@@ -56,19 +62,34 @@ def drive_sync(
 ) -> Report:
     """Do what `drive` does, in a thread without a running loop."""
     __tracebackhide__ = True
-    points = parse_points(crashes)
-    count_of_arguments(agent)
-    steps: Any = None if plan is None else plan_document(plan)
-    play = Play(agent, input, steps, provider, workers)
-    with _without_our_logs():
-        report = _played(play, points)
+    play, points = _prepared(agent, crashes, input, plan, provider, workers)
+    report = _played(play, points)
     wrong = verdict(report)
     if wrong is not None:
         raise wrong from _cause(report)
     return report
 
 
+def _prepared(
+    agent: Agent,
+    crashes: Crashes,
+    given: Json,
+    plan: Sequence[PlanStep | Mapping[str, Any]] | None,
+    provider: Provider | type | None,
+    workers: int,
+) -> tuple[Play, list[CrashPoint] | None]:
+    points = parse_points(crashes)
+    count_of_arguments(agent)
+    steps: Any = None if plan is None else plan_document(plan)
+    return Play(agent, given, steps, provider, workers), points
+
+
 def _played(play: Play, points: list[CrashPoint] | None) -> Report:
+    with _without_our_logs():
+        return _all_runs(play, points)
+
+
+def _all_runs(play: Play, points: list[CrashPoint] | None) -> Report:
     baseline = play.run()
     first = Row(baseline, tuple(findings_of(baseline, baseline)) or _unseen(baseline, points))
     if first.findings:
@@ -89,9 +110,15 @@ def _unseen(baseline: History, points: list[CrashPoint] | None) -> tuple[Finding
 
 
 def _cause(report: Report) -> BaseException | None:
-    """What the agent raised without a crash: the fault is there, not in its restart."""
+    """What the agent raised without a crash: the fault is there, not in its restart. Its traceback begins in the agent."""
     ends = report.baseline.workers if report.rows[0].findings else []
-    return next((end.error for end in ends if end.error is not None and isinstance(end.error, Exception)), None)
+    error = next((end.error for end in ends if isinstance(end.error, Exception)), None)
+    if error is None:
+        return None
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+        trace = trace.tb_next
+    return error.with_traceback(trace)
 
 
 @contextlib.contextmanager
@@ -104,6 +131,9 @@ def _without_our_logs() -> Iterator[None]:
         return event
 
     processors = structlog.get_config()["processors"]
+    if not isinstance(processors, list):
+        yield
+        return
     processors.insert(0, drop)
     try:
         yield

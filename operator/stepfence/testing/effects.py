@@ -65,6 +65,8 @@ class Outside:
     effects: list[Effect] = field(default_factory=list)
     reads: int = 0
     marks: dict[str, StepMark] = field(default_factory=dict)
+    # What each step's function returned.
+    results: dict[str, Any] = field(default_factory=dict)
     # The name of the effect at which the run was hit, and in how many workers.
     hit: str | None = None
     hits: list[int] = field(default_factory=list)

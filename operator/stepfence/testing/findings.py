@@ -120,7 +120,7 @@ def _not_succeeded(history: History) -> Finding:
             Kind.NOT_SUCCEEDED, "the agent used steps and returned without run.finish", "End it with `await run.finish(result)`."
         )
     if last is not None and last.ending is Ending.HUNG:
-        return Finding(Kind.NOT_SUCCEEDED, "the agent still waited after four hours of virtual time", "Give each wait a deadline.")
+        return Finding(Kind.NOT_SUCCEEDED, "the agent never came back", "It waits for what never comes: give each wait a deadline.")
     if last is not None and last.ending is Ending.UNDEAD:
         return Finding(
             Kind.NOT_SUCCEEDED, "the agent went on after it was cancelled", "Do not catch CancelledError or BaseException and go on."

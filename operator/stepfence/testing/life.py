@@ -39,11 +39,11 @@ class _Fate(Enum):
 
 
 class Life:
-    """Whether one worker lives. `used`: it asked the gateway for anything but its claim."""
+    """Whether one worker lives. `used`: it asked the gateway for anything but its claim. `exited`: the SDK ended its process."""
 
     def __init__(self, number: int, outside: Outside, loop: VirtualLoop) -> None:
         self.number, self.outside, self.loop = number, outside, loop
-        self.alive, self.used = True, False
+        self.alive, self.used, self.exited = True, False, False
         self.crashed = asyncio.Event()
         # The one that a plain function runs in.
         self.thread: threading.Thread | None = None
@@ -60,6 +60,12 @@ class Life:
         """Be dead from now on."""
         self.alive = False
         self.loop.call_soon_threadsafe(self.crashed.set)
+
+    def exit_process(self, _code: int) -> NoReturn:
+        """Stand in for `os._exit`, by which the SDK ends a function that cannot be stopped."""
+        self.exited = True
+        self.die()
+        raise Killed
 
     def ends(self) -> bool:
         """Whether this call comes from a dead worker, or is the one at which it dies."""
@@ -107,26 +113,30 @@ class Life:
         def marked(perform: Perform, payload: Any, step: Step) -> Performance:
             mark = StepMark(step.id, step.key, step.attempt, action, recovery)
             self.outside.marks[step.key] = mark
-            return start(_under(mark, perform), payload, step)
+            return start(self._under(mark, perform), payload, step)
 
         return marked
 
+    def _under(self, mark: StepMark, perform: Perform) -> Perform:
+        results = self.outside.results
 
-def _under(mark: StepMark, perform: Perform) -> Perform:
-    async def awaited(payload: Any, step: Step) -> Any:
-        CURRENT_STEP.set(mark)
-        return await perform(payload, step)
+        async def awaited(awaitable: Any) -> Any:
+            CURRENT_STEP.set(mark)
+            results[mark.id] = value = await awaitable
+            return value
 
-    async def rest(awaitable: Any) -> Any:
-        CURRENT_STEP.set(mark)
-        return await awaitable
+        async def coroutine(payload: Any, step: Step) -> Any:
+            return await awaited(perform(payload, step))
 
-    def called(payload: Any, step: Step) -> Any:
-        CURRENT_STEP.set(mark)
-        value = perform(payload, step)
-        return rest(value) if inspect.isawaitable(value) else value
+        def called(payload: Any, step: Step) -> Any:
+            CURRENT_STEP.set(mark)
+            value = perform(payload, step)
+            if inspect.isawaitable(value):
+                return awaited(value)
+            results[mark.id] = value
+            return value
 
-    return awaited if is_async(perform) else called
+        return coroutine if is_async(perform) else called
 
 
 class GatewayLine(httpx.AsyncBaseTransport):

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from stepfence.core.canonical import Json, parse, step_key
+from stepfence.core.canonical import Json, step_key
 from stepfence.core.words import Settings
 from stepfence.sdk import NotFinished, Options
 from stepfence.sdk.connection import stop_in
@@ -99,17 +99,18 @@ class Play:
         end = WorkerEnd(Ending.HUNG)
         if body.done() and not body.cancelled() and not life.ends():
             end = body.result()
-        elif not life.alive:
+        elif life.dead and not life.exited:
             end = WorkerEnd(Ending.KILLED)
         life.alive = False
-        return end if await _gone(life) else WorkerEnd(Ending.UNDEAD)
+        gone = await _gone(life)
+        return end if gone or end.ending is Ending.HUNG else WorkerEnd(Ending.UNDEAD)
 
     async def _body(self, worker: MemoryWorker, life: Life) -> WorkerEnd:
         run: WatchedRun | None = None
         returned = False
         try:
             line = GatewayLine(life, worker.transport)
-            async with WatchedConnection(life, worker.settings, _OPTIONS, transport=line) as run:
+            async with WatchedConnection(life, worker.settings, _OPTIONS, transport=line, exit_process=life.exit_process) as run:
                 await self._agent(run, life)
                 returned = True
         except NotFinished:
@@ -130,7 +131,10 @@ class Play:
         else:
             with httpx.Client(transport=effects.transport, base_url=base) as client:
                 face = sync_face(run, life)
-                await in_thread(life, functools.partial(self.agent, *self._arguments(face, client, effects)))
+                returned = await in_thread(life, functools.partial(self.agent, *self._arguments(face, client, effects)))
+            if inspect.iscoroutine(returned):
+                returned.close()
+                raise TypeError("agent: it is no coroutine function and returned a coroutine: write it as `async def`")
 
     def _arguments(self, *offered: Any) -> tuple[Any, ...]:
         return offered[: count_of_arguments(self.agent)]
@@ -176,9 +180,7 @@ class Play:
         history.effects, history.hit, history.hits = outside.effects, outside.hit, len(outside.hits)
         status = run.status
         history.outcome, history.reason = str(status.get("outcome", "")), str(status.get("reason", "") or run.phase)
-        history.results = {
-            step: parse(entry["result"]) for step, entry in status.get("ledger", {}).items() if isinstance(entry.get("result"), str)
-        }
+        history.results = outside.results
 
     def learn(self, baseline: History) -> None:
         """Remember what each step of the baseline gave, where that is not simply its provider's answer."""
@@ -191,9 +193,10 @@ class Play:
 def count_of_arguments(agent: Agent) -> int:
     """Return how many of run, http, effects the agent takes. Raises `TypeError` when that cannot be."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(inspect.signature(agent).parameters.values())
-    needed = [parameter for parameter in parameters if parameter.kind in kinds and parameter.default is inspect.Parameter.empty]
-    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+    parameters = [parameter for parameter in inspect.signature(agent).parameters.values() if parameter.kind in kinds]
+    needed = [parameter for parameter in parameters if parameter.default is inspect.Parameter.empty]
+    # `effects=None` is what lets the same function run in a pod.
+    if len(parameters) >= 3 and parameters[2].name == "effects":
         return 3
     if not 1 <= len(needed) <= 3:
         raise TypeError(f"agent: it must take (run, http) or (run, http, effects), not {inspect.signature(agent)}")
