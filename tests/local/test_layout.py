@@ -95,10 +95,16 @@ def test_lines_go_to_runs_that_are_open_before_those_that_are_over() -> None:
     assert sum("old-" in line for line in lines) == 0
 
 
+def test_a_run_that_asks_gets_its_lines_before_the_others() -> None:
+    asks = run(step("a", Rank.OPEN, WAITS), step("b"), name="support/asks", phase=Phase.NEEDS_RECONCILIATION)
+    lines = texts(lines_of([*(run(*many_steps().steps, name=f"support/run-{number}") for number in range(12)), asks], 120, 17))
+    assert any(WAITS in line for line in lines)
+
+
 CROWDS = {
     "one run": [run(step("a", Rank.OPEN, WAITS), waits="suspend, a person")],
     "many steps": [many_steps()],
-    "many runs": [run(*many_steps().steps, name=f"support/run-{number}") for number in range(40)],
+    "many runs": [run(*many_steps().steps[90:110], name=f"support/run-{number}") for number in range(40)],
     "hostile": [run(step(HOSTILE, Rank.OPEN, HOSTILE * 9), name=HOSTILE, waits=HOSTILE * 9)],
     "long names": [run(step("x" * 63, Rank.OPEN, "y" * 900), name="z" * 127)],
     "no plan": [run(waits="the plan, of worker 1")],

@@ -38,7 +38,7 @@ def lines_of(views: Sequence[RunView], width: int, height: int) -> list[Line]:
     A line's words are laid out for that width; wide characters and long names may still reach beyond it.
     """
     table = _Table.of(views, width)
-    order = sorted(range(len(views)), key=lambda index: (views[index].over, not views[index].asks, index))
+    order = sorted(range(len(views)), key=lambda index: (_tier(views[index]), index))
     titled = height >= _TITLED_HEIGHT and any(view.steps for view in views)
     room = max(2, height) - (2 if titled else 0)
     fits = len(views) if len(views) <= room else room - 1
@@ -60,14 +60,18 @@ def _counted(counts: Counter[str]) -> str:
 
 
 def _shares(blocks: Sequence[tuple[int, _Block]], room: int, views: Sequence[RunView]) -> dict[int, int]:
-    """Share lines out, fairly: what a small run does not need goes to others; runs that are over come last."""
+    """Share lines out, fairly: what a small run does not need goes to others; runs that ask come first, those that are over last."""
     shares = dict.fromkeys((index for index, _ in blocks), 0)
-    for over in (False, True):
-        wanting = sorted((block.wanted, index) for index, block in blocks if views[index].over is over)
+    for tier in range(3):
+        wanting = sorted((block.wanted, index) for index, block in blocks if _tier(views[index]) == tier)
         for place, (wanted, index) in enumerate(wanting):
             shares[index] = min(wanted, max(0, room) // (len(wanting) - place))
             room -= shares[index]
     return shares
+
+
+def _tier(view: RunView) -> int:
+    return 0 if view.asks else 2 if view.over else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,10 @@ def _cut(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, width: int, most: int) -> list[str]:
-    lines = textwrap.wrap(plain(text), width)
+    shown = plain(text)
+    if len(shown) <= width:  # as most are, of thousands
+        return [shown] if shown.strip() else []
+    lines = textwrap.wrap(shown, width)
     if len(lines) > most:
         lines = [*lines[: most - 1], _cut(" ".join(lines[most - 1 :]), width)]
     return lines
