@@ -26,7 +26,7 @@ VARIABLE = (
     (re.compile(r"\bsf1[0-9a-f]{20,}"), "KEY"),
     (re.compile(r"(refund-\d{4})-[0-9a-f]{5}-(\d)(-[0-9a-f]{5})?\b"), r"\1-JOB-\2"),
     (re.compile(r"\brefund\.[a-z0-9]{10}\b"), "refund.QUESTION"),
-    (re.compile(r"\b\d+[sm]$"), "AGE"),
+    (re.compile(r"\b\d+(\.\d+)?[sm]$"), "AGE"),
     (re.compile(r" +"), " "),
 )
 
