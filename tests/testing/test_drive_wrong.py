@@ -46,7 +46,7 @@ async def test_an_effect_outside_of_a_step_of_an_agent_that_has_steps() -> None:
         await run.step("refund", Action.PAYMENT, {}, sender(http, "/refunds"))
         await run.finish()
 
-    error = await red(agent, plan=PAYMENT)
+    error = await red(agent, plan=PAYMENT, crashes=["after 1", "before 2"])
     assert "POST /audit was made outside of run.step" in str(error)
     assert "POST /refunds happened" not in str(error)
 
@@ -55,7 +55,7 @@ async def test_a_new_key_for_each_request_outside_of_a_step() -> None:
     async def agent(_run: Run, http: Client) -> None:
         await http.post("/refunds", headers={"Idempotency-Key": str(uuid.uuid4())})
 
-    error = await red(agent)
+    error = await red(agent, crashes=["answered 1"])
     assert "outside of run.step" in str(error)
 
 
@@ -112,7 +112,7 @@ async def test_a_step_id_that_is_new_in_each_worker() -> None:
         await run.step(name, Action.CREATE, {}, sender(http, "/refunds"))
         await run.finish()
 
-    error = await red(agent)
+    error = await red(agent, crashes=["after 1"])
     assert "never random or from a clock" in str(error)
     assert "POST /refunds happened" in str(error)
 
@@ -126,7 +126,7 @@ async def test_an_upsert_with_a_new_key_for_each_request() -> None:
         await run.step("status", Action.UPSERT, {}, put)
         await run.finish()
 
-    error = await red(agent, plan=[{"id": "status", "action": "Upsert"}])
+    error = await red(agent, plan=[{"id": "status", "action": "Upsert"}], crashes=["lost 1"])
     assert "send step.key" in str(error)
 
 
@@ -141,7 +141,7 @@ async def test_two_effects_in_one_step_lose_the_second() -> None:
         await run.step("refund", Action.PAYMENT, {}, both)
         await run.finish()
 
-    error = await red(agent, plan=PAYMENT)
+    error = await red(agent, plan=PAYMENT, crashes=["answered 1", "before 2"])
     assert "POST /mails happened never, without a crash once" in str(error)
     assert "Step 'refund' has several effects (POST /mails, POST /refunds): give each a step of its own." in str(error)
     assert "POST /refunds happened" not in str(error)
@@ -238,7 +238,7 @@ async def test_an_agent_that_waits_for_what_never_comes() -> None:
         await asyncio.Event().wait()
 
     error = await red(agent)
-    assert "still waited after four hours" in str(error)
+    assert "the agent never came back" in str(error)
 
 
 async def test_an_agent_that_halts_whenever_it_is_started() -> None:
@@ -257,7 +257,7 @@ async def test_a_wrapped_function_outside_of_a_step() -> None:
 
         await effects.wrap("charge", charge)()
 
-    error = await red(agent)
+    error = await red(agent, crashes=["after 1"])
     assert "charge was made outside of run.step" in str(error)
 
 
