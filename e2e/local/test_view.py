@@ -165,5 +165,6 @@ async def test_json_stays_json_on_a_terminal(world: World) -> None:
     async with on_terminal(world, "run", "--output", "json", str(world.refund())) as terminal:
         assert await terminal.over() == 0
         await terminal.until(lambda text: '"Succeeded"' in text and text.endswith("\n"))
-    told = [json.loads(line) for line in terminal.lines if line]
-    assert (told[0]["reason"], told[-1]["reason"]) == ("Accepted", "Succeeded")
+    reasons = [json.loads(line)["reason"] for line in terminal.lines if line]
+    # Whether the worker's end is told before or after is a matter of moments.
+    assert (reasons[0], "Succeeded" in reasons) == ("Accepted", True)
