@@ -271,3 +271,28 @@ async def test_an_agent_whose_effects_nobody_sees_proves_nothing() -> None:
 async def test_a_point_that_the_agent_does_not_have() -> None:
     error = await red(plain, crashes=["after 7"])
     assert "no effect 7" in str(error)
+
+
+async def test_an_effect_that_the_next_worker_leaves_out() -> None:
+    starts: list[Run] = []
+
+    async def agent(run: Run, http: Client) -> None:
+        starts.append(run)
+        await run.step("refund", Action.PAYMENT, {}, sender(http, "/refunds"))
+        if len(starts) < 3:
+            await run.step("mail", Action.CREATE, {}, sender(http, "/mails"))
+        await run.finish()
+
+    error = await red(agent, plan=PAYMENT_AND_MAIL, crashes=["after 1"])
+    assert "POST /mails happened never, without a crash once" in str(error)
+    assert "must come out the same in each worker" in str(error)
+
+
+async def test_of_many_effects_the_table_shows_those_that_differ() -> None:
+    async def agent(_run: Run, http: Client) -> None:
+        for number in range(7):
+            await http.post(f"/parts/{number}")
+
+    error = await red(agent, crashes=["after 1"])
+    header = str(error.report).partition("\n")[0]
+    assert header.split() == ["crash", "point", "at", "POST", "/parts/0", "workers", "asked"]
