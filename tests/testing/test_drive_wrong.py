@@ -285,7 +285,7 @@ async def test_an_effect_that_the_next_worker_leaves_out() -> None:
 
     error = await red(agent, plan=PAYMENT_AND_MAIL, crashes=["after 1"])
     assert "POST /mails happened never, without a crash once" in str(error)
-    assert "must come out the same in each worker" in str(error)
+    assert "what decides whether it is done must come out the same" in str(error)
 
 
 async def test_of_many_effects_the_table_shows_those_that_differ() -> None:
