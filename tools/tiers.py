@@ -48,7 +48,9 @@ JOBS = (
         1200,
         environment={"STEPFENCE_HISTORIES": "2000", "STEPFENCE_STORED_HISTORIES": "2000"},
     ),
-    Job("local", (*PYTEST, "e2e/local"), ("local",), 600),
+    Job("local", (*PYTEST, "e2e/local"), ("local",), 1200),
+    # A job of its own, because a build from cold takes longer than any test may wait.
+    Job("programs", (sys.executable, "-m", "e2e.programs"), (), 2700, needs_cluster=True),
     Job("contract", (*PYTEST, "e2e/contract"), ("contract", "gitops", "network_policy"), 1200, needs_cluster=True),
     Job(
         "e2e",
@@ -59,8 +61,8 @@ JOBS = (
     ),
 )
 
-# Mostly waits for pods, so it runs beside all the others; what it prints is shown at its end.
-BESIDE = "e2e"
+# Builds once and then mostly waits for pods, so this runs beside all the others; what it prints is shown at its end.
+BESIDE = ("programs", "e2e")
 
 
 def docker_runs() -> bool:
@@ -112,16 +114,21 @@ def run_job(job: Job, output: IO[bytes] | None = None) -> Session:
 
 
 def run_all(jobs: Sequence[Job]) -> list[Session]:
-    """Run the jobs one after the other, and beside them the one that mostly waits."""
-    aside = [job for job in jobs if job.name == BESIDE and len(jobs) > 1]
-    if not aside:
+    """Run the jobs one after the other, and beside them those that mostly wait. What needs a cluster waits for its programs."""
+    aside = [job for job in jobs if job.name in BESIDE]
+    if len(aside) < len(BESIDE) or len(aside) == len(jobs):
         return [run_job(job) for job in jobs]
-    log = REPORTS / f"{BESIDE}.log"
+    log = REPORTS / f"{BESIDE[-1]}.log"
     with log.open("wb") as output, ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(run_job, aside[0], output)
-        sessions = [run_job(job) for job in jobs if job not in aside]
-        print(f"\n==> {BESIDE}: waiting for its end", flush=True)
-        sessions.append(beside.result())
+        beside = [pool.submit(run_job, job, output) for job in aside]
+        sessions = []
+        for job in jobs:
+            if job not in aside:
+                if job.needs_cluster:
+                    beside[0].result()
+                sessions.append(run_job(job))
+        print(f"\n==> {BESIDE[-1]}: waiting for its end", flush=True)
+        sessions += [future.result() for future in beside]
     print(log.read_text(errors="replace"), flush=True)
     return sessions
 
@@ -142,7 +149,9 @@ def parse(arguments: Sequence[str] | None) -> list[Job]:
     names = [job.name for job in JOBS]
     parser.add_argument("--only", action="append", choices=names, help="run this part alone (repeatable)")
     only = parser.parse_args(arguments).only
-    return [job for job in JOBS if only is None or job.name in only]
+    chosen = [job for job in JOBS if only is None or job.name in only]
+    cluster = any(job.needs_cluster for job in chosen)
+    return [job for job in JOBS if job in chosen or (job.name == "programs" and cluster)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
