@@ -45,6 +45,8 @@ async def test_killed_between_effect_and_record_it_asks_and_the_printed_command_
     listed = (await world.local("list"))[1]
     assert "NeedsReconciliation" in listed
     assert (await world.document())["status"]["worker"]["message"] == "exit code 137"
+    shown = (await world.local("-n", "support", "get", "refund-4711"))[1]
+    assert f"patch: {command_in(asked['message'])}" in [line.strip() for line in shown.splitlines()]
     code, output = await world.shell(["/bin/sh", "-c", command_in(asked["message"])])
     assert code == 0, output
     assert await run.over() == 0, run.lines

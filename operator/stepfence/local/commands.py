@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -70,7 +71,11 @@ async def get(state: State, write: Write, key: RunKey, *, output: str) -> None:
 
 
 def _print(value: Any, write: Write, output: str) -> None:
-    text = json.dumps(value, indent=4, ensure_ascii=False) if output == "json" else yaml.safe_dump(value, allow_unicode=True, width=140)
+    if output == "json":
+        text = json.dumps(value, indent=4, ensure_ascii=False)
+    else:
+        # No line is broken: a question's command is there to be pasted.
+        text = yaml.safe_dump(value, allow_unicode=True, width=sys.maxsize)
     write(text.rstrip("\n"))
 
 
