@@ -21,7 +21,9 @@ from tools.tier_report import Result, Session, closing_lines, failures, read_jun
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / ".reports"
-INTERRUPT_GRACE_SECONDS = 90
+INTERRUPT_GRACE_SECONDS = 180
+# What the tests against a cluster of ours may leave, when they are killed before they have taken it down.
+TAKE_DOWN = (sys.executable, "-m", "e2e.cluster", "--name", os.environ.get("STEPFENCE_CLUSTER_NAME", "e2e"), "down")
 REQUIRED_TOOL = "go"
 
 
@@ -105,6 +107,8 @@ def run_job(job: Job, output: IO[bytes] | None = None) -> Session:
     except subprocess.TimeoutExpired:
         overdue = True
         code = stop(process)
+        if job.name == BESIDE[-1]:
+            subprocess.run(TAKE_DOWN, cwd=ROOT, stdout=output, stderr=output, timeout=INTERRUPT_GRACE_SECONDS, check=False)
     except KeyboardInterrupt:
         stop(process)
         raise
