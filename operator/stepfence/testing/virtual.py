@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -42,14 +43,20 @@ class _JumpingSelector(selectors.DefaultSelector):
         ready = super().select(min(timeout, _QUIET_SECONDS) if real else 0)
         if not ready:
             self.loop.now += timeout
+        if self.loop.now > self.loop.end:
+            self.loop.end = math.inf  # what still has to be torn down may take its time
+            raise TimeoutError("virtual time ran away: what is waited for does not come")
         return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Starts at time 1000. `threads` counts threads that work and will wake the loop: while it is above 0 the clock stands."""
+    """Starts at time 1000. `threads` counts threads that work and will wake the loop: while it is above 0 the clock stands.
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    `end`: the time after which it raises `TimeoutError` rather than go on for ever.
+    """
+
+    def __init__(self, *, end: float = math.inf) -> None:
+        self.now, self.end = 1000.0, end
         self.threads = 0
         selector = _JumpingSelector()
         selector.loop = self
