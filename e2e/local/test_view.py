@@ -161,6 +161,34 @@ async def test_a_terminal_that_cannot_be_drawn_on_gets_plain_lines(world: World)
     assert "WAITS FOR" not in terminal.text
 
 
+@contextlib.asynccontextmanager
+async def unread(world: World, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run `stepfence local` with an output that is full and that nobody reads."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, b"x" * 4096)
+    command = [sys.executable, "-m", "stepfence.cli", "local", "--state", str(world.state), *words]
+    process = await asyncio.create_subprocess_exec(*command, cwd=world.folder, env=world.environ, stdout=writer)
+    os.close(writer)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        os.close(reader)
+
+
+async def test_an_output_that_nobody_reads_holds_up_neither_workers_nor_others_nor_a_signal(world: World) -> None:
+    async with unread(world, "run", str(world.refund())) as process:
+        await world.control.wait_for(matcher(Happening.EFFECT, route=Route.CREATE_NOTIFICATION), seconds=SECONDS)
+        assert await (await world.run()).over() == 0
+        # What it has to say may wait for ever; it serves nobody any more.
+        assert await (await world.run(world.refund("another"))).over() == 0
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), SECONDS) == -signal.SIGTERM
+
+
 async def test_json_stays_json_on_a_terminal(world: World) -> None:
     async with on_terminal(world, "run", "--output", "json", str(world.refund())) as terminal:
         assert await terminal.over() == 0

@@ -9,19 +9,16 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
 from stepfence.core.errors import Conflict, Refused, Unknown
 from stepfence.local import commands, deletion
+from stepfence.local.lines import Lines
 from stepfence.local.logs import logs
 from stepfence.local.run import INTERRUPTED, apply_manifests, read_manifests, run
 from stepfence.local.state import State, command_for, default_path, opened
 from stepfence.ports import RunKey
-
-if TYPE_CHECKING:  # it brings rich, for a terminal alone
-    from stepfence.local.screen import Screen
 
 __all__ = ["main"]
 
@@ -64,7 +61,7 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
     async with opened(path, command=command_for(path, os.environ)) as state:
         if given.command == "run":
             keys = await apply_manifests(state, manifests, folder) or await _unfinished(state)
-            return await run(state, keys, _write, as_json=given.output == "json", screen=_screen(given, state))
+            return await run(state, keys, _view(given, state), as_json=given.output == "json")
         if given.command == "list":
             await commands.listing(state, _write, given.namespace, output=given.output)
             return 0
@@ -72,14 +69,14 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
     return 0
 
 
-def _screen(given: argparse.Namespace, state: State) -> Screen | None:
-    """The live view, for text on a terminal that can be drawn on."""
-    if given.output != "text" or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        return None
-    from stepfence.local import screen
+def _view(given: argparse.Namespace, state: State) -> Lines:
+    """The live view, for text on a terminal that can be drawn on; else plain lines."""
+    if given.output == "text" and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        from stepfence.local import screen  # it brings rich, for a terminal alone
 
-    console = screen.terminal()
-    return None if console is None else screen.Screen(console, state.applier.at)
+        if (console := screen.terminal()) is not None:
+            return screen.Screen(console, state.applier.at)
+    return Lines(_emit, as_json=given.output == "json")
 
 
 async def _unfinished(state: State) -> list[RunKey]:

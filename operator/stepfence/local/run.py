@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import functools
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 import yaml
@@ -19,6 +19,7 @@ from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
 from stepfence.core.words import Outcome
 from stepfence.local.admission import IMMUTABLE, admit_patch
+from stepfence.local.lines import Lines
 from stepfence.local.manifest import Document, admit_new
 from stepfence.local.runner import Runner
 from stepfence.local.serving import gateway
@@ -28,12 +29,10 @@ from stepfence.local.template import DIRECTORY_ANNOTATION, check_template
 from stepfence.ports import RunKey
 from stepfence.stores.sqlite import Database
 
-if TYPE_CHECKING:  # it brings rich, for a terminal alone
-    from stepfence.local.screen import Screen
-
 __all__ = ["INTERRUPTED", "apply_manifests", "read_manifests", "run"]
 
 INTERRUPTED = 130
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 _LOG = structlog.get_logger(__name__)
 _LOOK_SECONDS = 0.1
 _KEEPERS_SECONDS = 1.0
@@ -89,33 +88,34 @@ def _names(document: Document, key: RunKey) -> bool:
     return (document["metadata"]["namespace"], document["metadata"]["name"]) == key
 
 
-async def run(
-    state: State, keys: Sequence[RunKey], write: Callable[[str], None], *, as_json: bool = False, screen: Screen | None = None
-) -> int:
+async def run(state: State, keys: Sequence[RunKey], view: Lines, *, as_json: bool = False) -> int:
     """Tell the story of the runs until they are over; the first process of a state file also starts and serves all its workers.
 
-    `screen`: where the story is told in place of `write`, above what the runs wait for.
-    Returns 0 when all succeeded, 1 when one did not or was deleted before, `INTERRUPTED` after SIGINT or SIGTERM: then its workers
-    were told to go, and another `run` goes on from there.
+    `view`: where it is told. Returns 0 when all succeeded, 1 when one did not or was deleted before, `INTERRUPTED` after SIGINT or
+    SIGTERM: then its workers were told to go, and another `run` goes on from there.
     """
     stop, hurry = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         asyncio.get_running_loop().add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
     lock = Lock(state.path)
-    story = Story(state, write if screen is None else screen.write, as_json=as_json, apart=screen is not None)
-    loop = _Loop(state, list(keys), story, lock, screen)
-    try:
-        async with contextlib.AsyncExitStack() as stack:
-            if screen is not None:
-                await stack.enter_async_context(screen.shown())
-            outcomes = await loop.until_over(stop, stack)
-            if loop.runner is not None:
-                await loop.let_workers_go(loop.runner, hurry)
-    finally:
-        lock.leave()
+    loop = _Loop(state, list(keys), Story(state, view.write, as_json=as_json, apart=view.apart), lock, view)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(view.shown())
+        # After these only the last words are left: whoever does not read them keeps no other process from taking over, nor a signal.
+        stack.callback(_end_by_signals)
+        stack.callback(lock.leave)
+        outcomes = await loop.until_over(stop, stack)
+        if loop.runner is not None:
+            await loop.let_workers_go(loop.runner, hurry)
     if outcomes is None:
         return INTERRUPTED
     return 0 if all(outcome is Outcome.SUCCEEDED for outcome in outcomes) else 1
+
+
+def _end_by_signals() -> None:
+    for number in _ENDING:
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
 
 
 @dataclass
@@ -124,7 +124,7 @@ class _Loop:
     keys: list[RunKey]
     story: Story
     lock: Lock
-    screen: Screen | None = None
+    view: Lines
     runner: Runner | None = None
     wake: datetime | None = None
     _seen: int | None = field(default=None, init=False)
@@ -159,13 +159,11 @@ class _Loop:
 
     async def _tell(self) -> list[Run | None]:
         runs = [await self.story.tell(key) for key in self.keys]
-        if self.screen is not None:
-            self.screen.show((run for run in runs if run is not None), await self.state.workers.living())
+        self.view.show((run for run in runs if run is not None), await self.state.workers.living())
         return runs
 
     async def _rest(self, wakes: asyncio.Event) -> None:
-        if self.screen is not None:
-            self.screen.tick()
+        self.view.tick()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(wakes.wait(), _LOOK_SECONDS)
 

@@ -18,13 +18,12 @@ from rich.text import Text
 from stepfence.core.model import Run
 from stepfence.core.words import At
 from stepfence.local.layout import Line, lines_of
+from stepfence.local.lines import Lines
 from stepfence.local.waiting import view_of
 from stepfence.local.workers import WorkerRow
 
 __all__ = ["Screen", "drawn", "terminal"]
 
-# Lines of the story that wait for a terminal that takes none (it was stopped by its user): more are counted, not kept.
-_MOST_LINES = 10_000
 _STYLES = {
     "run": "bold",
     "dim": "dim",
@@ -61,28 +60,25 @@ class _Picture(NamedTuple):
     lines: tuple[Line, ...]
 
 
-class Screen:
-    """Draws in a thread, one picture at a time: a terminal that takes nothing holds up neither workers nor signals."""
+class Screen(Lines):
+    """Draws in a thread, one picture at a time."""
+
+    apart = True
 
     def __init__(self, console: Console, at: Callable[[], At]) -> None:
+        super().__init__(console.file.write)
         self._console, self._at = console, at
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=sys.stderr.isatty())
         self._runs: Sequence[Run] = ()
         self._living: Mapping[str, set[int]] = {}
-        self._story: list[str] = []
-        self._missed = 0
         self._second: datetime | None = None
         self._changed = False
         self._shown: _Picture | None = None
-        self._drawing: asyncio.Task[None] | None = None
 
     def write(self, line: str) -> None:
         """Add a line to the story."""
         self._changed = True
-        if len(self._story) < _MOST_LINES:
-            self._story.append(line)
-        else:
-            self._missed += 1
+        super().write(line)
 
     def show(self, runs: Iterable[Run], workers: Iterable[WorkerRow]) -> None:
         """Take the runs as they are now, and the workers that live."""
@@ -93,11 +89,8 @@ class Screen:
 
     def tick(self) -> None:
         """Draw what has changed, and what a second has changed; nothing while the last picture is still being drawn."""
-        if self._drawing is not None:
-            if not self._drawing.done():
-                return
-            self._drawing.result()
-            self._drawing = None
+        if not self._idle():
+            return
         at = self._at()
         second = at.now.replace(microsecond=0)
         if self._changed or second != self._second:
@@ -120,8 +113,7 @@ class Screen:
 
     async def _end(self) -> None:
         try:
-            if self._drawing is not None:
-                await self._drawing
+            await self._finish_drawing()
         finally:
             await asyncio.to_thread(self._paint, self._told(), self._picture(self._at()).lines)
             await asyncio.to_thread(self._live.stop)
@@ -130,17 +122,12 @@ class Screen:
         picture = self._picture(at)
         if self._story or picture != self._shown:
             self._shown = picture
-            self._drawing = asyncio.create_task(asyncio.to_thread(self._paint, self._told(), picture.lines), name="drawing")
+            self._start(self._paint, self._told(), picture.lines)
 
     def _picture(self, at: At) -> _Picture:
         width, height = self._console.size
         views = [view_of(run, at, self._living.get(run.uid, ())) for run in self._runs]
         return _Picture(width, height, tuple(lines_of(views, width, height * 2 // 3)))
-
-    def _told(self) -> list[str]:
-        told = self._story + ([f"… {self._missed} lines are left out here"] if self._missed else [])
-        self._story, self._missed = [], 0
-        return told
 
     def _paint(self, story: Sequence[str], lines: Sequence[Line]) -> None:
         with self._console:  # one write for all of it, so that nothing flickers
