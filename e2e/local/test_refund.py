@@ -6,7 +6,9 @@ import json
 import signal
 
 import pytest
+import yaml
 
+from e2e.local.schema import problems
 from e2e.local.world import ROOT, SECONDS, World, holds
 from e2e.provider.client import matcher
 from e2e.provider.wire import Fault, Happening, Route
@@ -20,6 +22,48 @@ async def hangs(world: World) -> None:
 
 def command_in(message: str) -> str:
     return message.partition("Answer with: ")[2]
+
+
+async def test_what_is_printed_is_an_object_that_the_api_server_could_have_stored(world: World) -> None:
+    await world.control.tell(Route.CREATE_REFUND, after=Fault(hang=True))
+    container = {"name": "worker", "image": "refund:1", "command": ["python", str(ROOT / "examples/refund.py")]}
+    template = {"spec": {"containers": [container]}}
+    run = await world.run(world.refund(runID="once", activeDeadlineSeconds=600, template=template))
+    await hangs(world)
+    flying = await world.document()
+    await world.local("-n", "support", "kill", "refund-4711")
+    asked = await run.until("NeedsReconciliation")
+    await world.control.clear_rules()
+    open_one = await world.document()
+    assert (await world.shell(["/bin/sh", "-c", command_in(asked["message"])]))[0] == 0
+    assert await run.over() == 0, run.lines
+    ended = await world.document()
+    assert [problems(document) for document in (flying, open_one, ended)] == [[], [], []]
+    states = [document["status"]["ledger"]["refund"]["state"] for document in (flying, open_one, ended)]
+    assert states == ["InFlight", "Unknown", "Done"]
+    listed = yaml.safe_load((await world.local("list", "-o", "yaml"))[1])
+    assert listed == {"apiVersion": "v1", "kind": "List", "items": [ended], "metadata": {"resourceVersion": ""}}
+    as_json = (await world.local("-n", "support", "get", "refund-4711", "-o", "json"))[1]
+    assert as_json == json.dumps(ended, indent=4, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"phase": "Odd"}, ".status.phase: 'Odd' is none of"),
+        ({"surprise": 1}, ".status.surprise: unknown"),
+        ({"version": "1"}, ".status.version: '1' is no integer"),
+        ({"fencingToken": -1}, ".status.fencingToken: -1 is out of bounds"),
+        ({"startedAt": "now"}, ".status.startedAt: 'now' is no time"),
+        ({"ledger": {"a": {"state": "Done"}}}, ".status.ledger.a.key: missing"),
+    ],
+    ids=str,
+)
+def test_an_object_that_it_could_not_have_stored_is_noticed(change: dict[str, object], problem: str) -> None:
+    spec = {"template": {"spec": {"containers": [{"name": "worker", "image": "refund:1"}]}}}
+    document = {"apiVersion": "stepfence.dev/v1alpha1", "kind": "AgentRun", "metadata": {"name": "a"}, "spec": spec}
+    assert problems(document) == []
+    assert any(found.startswith(problem) for found in problems({**document, "status": change}))
 
 
 async def test_it_refunds_once_and_succeeds(world: World) -> None:

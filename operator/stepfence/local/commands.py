@@ -34,7 +34,7 @@ async def listing(state: State, write: Write, namespace: str | None, *, output: 
     """Print all runs, of one namespace or of all: `output` table, yaml or json."""
     found = [document for document in await state.runs.documents() if namespace in (None, document["metadata"]["namespace"])]
     if output != "table":
-        _print({"apiVersion": "v1", "kind": "List", "items": found}, write, output)
+        _print({"apiVersion": "v1", "items": found, "kind": "List", "metadata": {"resourceVersion": ""}}, write, output)
         return
     now = state.clock.now()
     for line in _table([_COLUMNS, *(_cells(document, now) for document in found)]):
@@ -72,7 +72,7 @@ async def get(state: State, write: Write, key: RunKey, *, output: str) -> None:
 
 def _print(value: Any, write: Write, output: str) -> None:
     if output == "json":
-        text = json.dumps(value, indent=4, ensure_ascii=False)
+        text = json.dumps(value, indent=4, sort_keys=True, ensure_ascii=False)
     else:
         # No line is broken: a question's command is there to be pasted.
         text = yaml.safe_dump(value, allow_unicode=True, width=sys.maxsize)
