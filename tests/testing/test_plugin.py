@@ -54,8 +54,15 @@ def test_agent(drive):
 
 def test_without_the_extra_it_says_which_one_to_install(tmp_path: Path) -> None:
     said = run_pytest(tmp_path, test=WITHOUT_THE_EXTRA)
-    assert "pip install 'stepfence[testing]'" in said
+    assert "install stepfence[testing]" in said
     assert "1 error" in said
+
+
+def test_without_the_extra_an_import_says_which_one_to_install() -> None:
+    code = "import sys; sys.modules['fastapi'] = None; from stepfence.testing import drive"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1
+    assert "stepfence.testing needs the extra: stepfence[testing]" in done.stderr.splitlines()[-1]
 
 
 async def test_in_a_running_loop_the_fixture_says_to_await(request: pytest.FixtureRequest) -> None:

@@ -110,9 +110,14 @@ def _keep(worker: int, grace: float, prestop: list[str], folder: str, output: in
             if pid == hook:
                 _send(worker, signal.SIGTERM)
         now = time.monotonic()
-        if deadline is not None and now >= deadline:
-            os.killpg(worker, signal.SIGKILL)
-        told = signal.sigtimedwait(_HEARD, _LONGEST_WAIT if deadline is None else min(1.0, max(0.0, deadline - now)))
+        wait = _LONGEST_WAIT
+        if deadline is not None:
+            wait = min(1.0, deadline - now)
+            if wait <= 0:
+                # Its end may still take a while: one in the middle of a system call dies after it.
+                os.killpg(worker, signal.SIGKILL)
+                wait = 1.0
+        told = signal.sigtimedwait(_HEARD, wait)
         if told is None or told.si_signo != signal.SIGTERM or deadline is not None:
             continue
         deadline = time.monotonic() + grace

@@ -47,9 +47,13 @@ def end_marked(uid: str) -> bool:
     mark, found = f"{MARK}={uid}".encode(), 0
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            if mark in path.read_bytes().split(b"\0"):
-                found += 1
-                os.kill(int(path.parent.name), signal.SIGKILL)
+            handle = os.pidfd_open(int(path.parent.name))  # before it is read: a later process of its number is another
+            try:
+                if mark in path.read_bytes().split(b"\0"):
+                    found += 1
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
     return found == 0
 
 

@@ -46,7 +46,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(f"stepfence.testing.{_HOMES[name]}"), name)
+        try:
+            return getattr(import_module(f"stepfence.testing.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as missing:
+            raise ImportError(f"{missing}: stepfence.testing needs the extra: stepfence[testing]") from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

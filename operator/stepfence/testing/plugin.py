@@ -21,7 +21,7 @@ def drive() -> Callable[..., Report]:
     try:
         from stepfence.testing.driving import drive_sync
     except ImportError as error:
-        pytest.fail(f"the fixture `drive` needs more than the SDK: pip install 'stepfence[testing]' ({error})", pytrace=False)
+        pytest.fail(f"the fixture `drive` needs more than the SDK: install stepfence[testing] ({error})", pytrace=False)
 
     def call(*what: Any, **how: Any) -> Report:
         __tracebackhide__ = True
