@@ -259,3 +259,20 @@ async def test_the_live_view_tells_of_a_run_that_is_deleted(world: World) -> Non
         assert (await world.local(*NAMED, "delete", "refund-4711"))[0] == 0
         assert await terminal.over() == 1
         await terminal.until(lambda text: "Deleted: the run was deleted" in text)
+
+
+async def test_run_without_a_file_says_when_nothing_is_open(world: World) -> None:
+    said = f"stepfence local: no run in {world.state} is open; to start one: stepfence local run FILE.yaml\n"
+    assert await world.local("run") == (0, said)
+
+
+async def test_a_file_that_is_not_there_is_named(world: World) -> None:
+    assert await world.local("run", "refnud.yaml") == (2, "stepfence local: refnud.yaml: No such file or directory\n")
+
+
+async def test_of_a_worker_that_brings_nothing_forward_it_is_told_where_its_words_are(world: World) -> None:
+    code, output = await world.local("run", str(world.manifest(["/bin/sh", "-c", "echo no such module; exit 3"], backoffLimit=0)))
+    command = f"stepfence local --state {world.state} -n support logs refund-4711 -w 1"
+    assert code == 1
+    assert f"WorkerEnded: worker 1 ended: Crashed (exit code 3); what it wrote: {command}\n" in output
+    assert await world.shell([sys.executable, "-m", "stepfence.cli", *command.split()[1:]]) == (0, "no such module\n")

@@ -1,6 +1,7 @@
 """The provider that effects are counted by: it must itself be right about what happened and what did not."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -308,3 +309,10 @@ async def test_stopping_ends_hanging_calls() -> None:
 async def _refund_alone(url: str) -> httpx.Response:
     async with httpx.AsyncClient(base_url=url, timeout=SECONDS) as worker:
         return await worker.post("/refunds", json=REFUND)
+
+
+async def test_a_port_that_is_taken_is_named_in_one_line(url: str) -> None:
+    words = ["-m", "e2e.provider", "--host", "127.0.0.1", "--port", url.rpartition(":")[2]]
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stderr=asyncio.subprocess.PIPE)
+    _, said = await asyncio.wait_for(process.communicate(), SECONDS)
+    assert (process.returncode, said.decode()) == (1, f"error: {url.removeprefix('http://')}: Address already in use\n")

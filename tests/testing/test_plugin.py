@@ -58,6 +58,18 @@ def test_without_the_extra_it_says_which_one_to_install(tmp_path: Path) -> None:
     assert "1 error" in said
 
 
+WRONG_USE = """
+def test_agent(drive):
+    drive(None, crashes="all")
+"""
+
+
+def test_what_is_wrong_is_not_shown_as_the_sequel_of_another_error(tmp_path: Path) -> None:
+    said = run_pytest(tmp_path, test=WRONG_USE)
+    assert "crashes: 'all' is no crash point" in said
+    assert "no running event loop" not in said
+
+
 def test_without_the_extra_an_import_says_which_one_to_install() -> None:
     code = "import sys; sys.modules['fastapi'] = None; from stepfence.testing import drive"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)

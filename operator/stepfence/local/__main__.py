@@ -43,8 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except (Refused, Conflict, Unknown, OSError) as error:
-        sys.stderr.write(f"stepfence local: {error.detail if isinstance(error, Refused) else error}\n")
+        sys.stderr.write(f"stepfence local: {_text(error)}\n")
         return _WRONG
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return error.detail if isinstance(error, Refused) else str(error)
 
 
 def _write(line: str) -> None:
@@ -61,6 +67,8 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
     async with opened(path, command=command_for(path, os.environ)) as state:
         if given.command == "run":
             keys = await apply_manifests(state, manifests, folder) or await _unfinished(state)
+            if not keys:
+                sys.stderr.write(f"stepfence local: no run in {path} is open; to start one: stepfence local run FILE.yaml\n")
             return await run(state, keys, _view(given, state), as_json=given.output == "json")
         if given.command == "list":
             await commands.listing(state, _write, given.namespace, output=given.output)

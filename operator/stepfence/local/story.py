@@ -60,9 +60,16 @@ class Story:
             self._begin(key, run, at)
         else:
             for notice in notices(last.run, last.at, run, at):
-                self._say(key, at.now, notice)
+                self._say(key, at.now, self._with_log(key, run, notice))
         self._told[key] = _Told(run, at)
         return run
+
+    def _with_log(self, key: RunKey, run: Run, notice: Notice) -> Notice:
+        """Why a worker brought nothing forward stands in what it wrote, so people are told where that is."""
+        if self._as_json or notice.reason != "WorkerEnded" or run.worker is None or not run.worker.failures:
+            return notice
+        command = f"{self._state.settings.command} -n {key.namespace} logs {key.name} -w {run.worker.number}"
+        return Notice(notice.type, notice.reason, f"{notice.message}; what it wrote: {command}")
 
     def _say_gone(self, key: RunKey) -> None:
         last = self._told.pop(key, None)
