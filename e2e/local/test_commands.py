@@ -11,11 +11,13 @@ import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from e2e.local.test_view import on_terminal
 from e2e.local.world import SECONDS, Running, World, holds
+from stepfence.core.words import Settings
 from stepfence.local.processes import MARK
 
 NAMED = ("-n", "support")
@@ -218,6 +220,9 @@ async def test_a_log_is_followed_from_worker_to_worker_until_the_run_is_over(wor
         assert [await line(all_of_it), await line(all_of_it)] == ["end\n", ""]
         assert await all_of_it.wait() == 0
     assert await run.over() == 1
+    (ended, _), (_, created) = rows(world, "SELECT ended_at, created_at FROM workers ORDER BY number")
+    waited = datetime.fromisoformat(created) - datetime.fromisoformat(ended)
+    assert waited.total_seconds() >= Settings().backoff_base
 
 
 async def test_a_log_is_followed_to_its_end_when_the_run_is_deleted(world: World) -> None:
