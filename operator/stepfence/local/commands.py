@@ -18,6 +18,7 @@ from stepfence.core.errors import Code, Refused
 from stepfence.local.admission import admit_patch
 from stepfence.local.manifest import Document
 from stepfence.local.processes import send
+from stepfence.local.reading import read_one
 from stepfence.local.state import State
 from stepfence.local.template import check_template
 from stepfence.local.workers import WorkerRow
@@ -82,9 +83,9 @@ def _print(value: Any, write: Write, output: str) -> None:
 async def patch(state: State, write: Write, key: RunKey, text: str) -> None:
     """Apply a merge patch in JSON (or YAML, as kubectl takes it). Raises `Refused` naming the field."""
     try:
-        changes = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise Refused(Code.BAD_REQUEST, f"the patch is no JSON: {error}") from error
+        changes = read_one(text)
+    except Refused as refused:
+        raise Refused(refused.code, f"the patch is no JSON: {refused.detail}") from refused
 
     def change(before: Document) -> Document:
         after = admit_patch(before, changes)

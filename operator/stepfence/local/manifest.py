@@ -12,12 +12,12 @@ from stepfence.core.plan import plan_problems
 from stepfence.core.words import Action, Recovery, Settings, Verdict
 from stepfence.schema import GROUP, VERSION, decode
 
-__all__ = ["API_VERSION", "Document", "admit_new", "check_spec"]
+__all__ = ["API_VERSION", "YEAR", "Document", "PodMetadata", "admit_new", "check_spec", "validate"]
 
 Document = dict[str, Any]
 
 API_VERSION = f"{GROUP}/{VERSION}"
-_YEAR = 31_536_000
+YEAR = 31_536_000
 _DAY = 86_400
 _DEFAULTS = {"backoffLimit": 6, "workerHistoryLimit": 3}
 _NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 Count = Annotated[StrictInt, Field(ge=1, le=100)]
 Wait = Annotated[StrictInt, Field(ge=0, le=_DAY)]
 RunID = Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")]
-Long = Annotated[StrictInt, Field(ge=1, le=_YEAR)]
+Long = Annotated[StrictInt, Field(ge=1, le=YEAR)]
 
 
 class _Approval(_Strict):
@@ -68,13 +68,24 @@ class _Decision(_Strict):
     by: Annotated[str, Field(max_length=256)] = ""
 
 
+class PodMetadata(BaseModel):
+    """What is read of a template's metadata."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Template(BaseModel):
+    metadata: PodMetadata = PodMetadata()
+
+
 class _Spec(_Strict):
     run_id: RunID | None = Field(default=None, alias="runID")
     input: dict[str, Any] | None = None
     plan: _Plan | None = None
-    template: dict[str, Any]
+    template: _Template
     backoff_limit: Annotated[StrictInt, Field(ge=0, le=1000)] = 6
-    active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=10 * _YEAR)] | None = None
+    active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=10 * YEAR)] | None = None
     worker_history_limit: Annotated[StrictInt, Field(ge=0, le=100)] = 3
     suspend: StrictBool = False
     cancel: StrictBool = False
@@ -108,7 +119,7 @@ def admit_new(manifest: Any, namespace: str) -> Document:
     metadata = given.get("metadata")
     if isinstance(metadata, dict):
         given["metadata"] = {"namespace": namespace, **metadata}
-    _validated(_Manifest, given, "")
+    validate(_Manifest, given, "")
     kept = {name: value for name, value in given["metadata"].items() if name in ("name", "namespace", "labels", "annotations") and value}
     spec = {**_DEFAULTS, **{name: value for name, value in given["spec"].items() if value is not None}}
     document = {"apiVersion": API_VERSION, "kind": "AgentRun", "metadata": kept, "spec": spec}
@@ -120,7 +131,7 @@ def admit_new(manifest: Any, namespace: str) -> Document:
 
 def check_spec(document: Document) -> None:
     """Check a whole `spec`. Raises `Refused(BAD_REQUEST)` naming the field."""
-    _validated(_Spec, document["spec"], "spec")
+    validate(_Spec, document["spec"], "spec")
     settings = Settings()
     spec = decode({"metadata": document["metadata"], "spec": document["spec"]}, settings).spec
     problem = next(iter(spec.problems), None)
@@ -132,7 +143,8 @@ def check_spec(document: Document) -> None:
         raise _wrong(field, text)
 
 
-def _validated(model: type[BaseModel], value: Any, where: str) -> None:
+def validate(model: type[BaseModel], value: Any, where: str) -> None:
+    """Check a value by a model. Raises `Refused(BAD_REQUEST)` naming the field; `where`: what stands before it."""
     try:
         model.model_validate(value)
     except ValidationError as error:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-import yaml
 
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
@@ -21,6 +20,7 @@ from stepfence.core.words import Outcome
 from stepfence.local.admission import IMMUTABLE, admit_patch
 from stepfence.local.lines import Lines
 from stepfence.local.manifest import Document, admit_new
+from stepfence.local.reading import read_documents
 from stepfence.local.runner import Runner
 from stepfence.local.serving import gateway
 from stepfence.local.state import Lock, State
@@ -43,14 +43,13 @@ def read_manifests(files: Sequence[Path], namespace: str) -> list[Document]:
     found = []
     for path in files:
         try:
-            documents = [document for document in yaml.safe_load_all(path.read_text()) if document is not None]
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise Refused(Code.BAD_REQUEST, f"{path}: {error}") from error
-        try:
+            documents = read_documents(path.read_text())
             for manifest in documents:
                 document = admit_new(manifest, namespace)
                 check_template(document["spec"]["template"])
                 found.append(document)
+        except UnicodeDecodeError as error:
+            raise Refused(Code.BAD_REQUEST, f"{path}: {error}") from error
         except Refused as refused:
             raise Refused(refused.code, f"{path}: {refused.detail}", field=refused.field) from refused
         if not documents:

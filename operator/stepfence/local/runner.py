@@ -74,10 +74,18 @@ class Runner:
     async def watch_keepers(self) -> None:
         """Settle workers whose keeper is gone without a word: once nothing that bears the worker's mark is left, it has ended."""
         for row in await self._state.workers.living():
-            if row.keeper is None or alive(*row.keeper):
+            if row.keeper is None:
+                await self._note_unstarted(row)
+            elif alive(*row.keeper):
                 continue
-            if await asyncio.to_thread(end_marked, row.uid):
+            elif await asyncio.to_thread(end_marked, row.uid):
                 await self._state.workers.note_end(row.uid, self._state.clock.now(), "the process that kept this worker is gone")
+
+    async def _note_unstarted(self, row: WorkerRow) -> None:
+        """A worker whose keeper has ended without taking it on has ended too; one that still tries is left alone."""
+        left = None if row.uid in self._keepers else await self._state.workers.by_uid(row.uid)
+        if left is not None and left.keeper is None:
+            await self._state.workers.note_end(row.uid, self._state.clock.now(), "its keeper could not be started")
 
     async def dismiss_all(self) -> None:
         """Tell every living worker to go."""
@@ -204,7 +212,7 @@ class Runner:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _keep(self, row: WorkerRow, command: WorkerCommand) -> None:
-        """Start the keeper and wait for its end; one that could not take its worker on is an end too."""
+        """Start the keeper and wait for its end; one that could not take its worker on is an end too, as the next look finds."""
         folder = self._state.worker_folder(row.uid)
         own = [str(self._state.path), row.uid, str(command.grace), str(folder / "log"), command.folder]
         try:
@@ -213,12 +221,10 @@ class Runner:
             process = await asyncio.to_thread(start_keeper, arguments, command.environ)
             await ended(process.pid)
             process.poll()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # of the kernel, or of Python before it asks the kernel
             _LOG.warning("worker not started", namespace=row.key.namespace, run=row.key.name, error=str(error))
-        left = await self._state.workers.by_uid(row.uid)
-        if left is not None and left.keeper is None:
-            await self._state.workers.note_end(row.uid, self._state.clock.now(), "its keeper could not be started")
-        self._keepers.pop(row.uid, None)
+        finally:
+            self._keepers.pop(row.uid, None)
 
 
 def _make_folder(folder: Path, bearer: str) -> None:

@@ -7,19 +7,78 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic.alias_generators import to_camel
 
 from stepfence.controller.jobs import Injection, build_job
 from stepfence.core.decide import WorkerPlan
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
 from stepfence.core.words import Settings
+from stepfence.local.manifest import YEAR, PodMetadata, validate
 
 __all__ = ["DIRECTORY_ANNOTATION", "WorkerCommand", "check_template", "worker_command"]
 
 DIRECTORY_ANNOTATION = "stepfence.dev/local-directory"
 _OURS = "STEPFENCE_"
+_VARIABLE = re.compile(r"[^=\x00]+")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+
+
+class _Part(BaseModel):
+    """What is read of a pod template; the rest is left as it is."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+
+
+# What the kernel can take.
+Text = Annotated[StrictStr, Field(pattern=r"^[^\x00]*$")]
+Words = list[Text]
+
+
+class _Exec(_Part):
+    command: Words | None = None
+
+
+class _Hook(_Part):
+    exec: _Exec | None = None
+
+
+class _Lifecycle(_Part):
+    pre_stop: _Hook | None = None
+
+
+class _Capabilities(_Part):
+    add: list[StrictStr] | None = None
+
+
+class _ContainerSecurity(_Part):
+    capabilities: _Capabilities | None = None
+
+
+class _Container(_Part):
+    name: StrictStr = ""
+    command: Words = []
+    args: Words = []
+    env: list[dict[str, Any]] | None = None
+    working_dir: Text | None = None
+    lifecycle: _Lifecycle | None = None
+    volume_mounts: list[Any] | None = None
+    security_context: _ContainerSecurity | None = None
+
+
+class _PodSpec(_Part):
+    containers: list[_Container]
+    termination_grace_period_seconds: Annotated[StrictInt, Field(ge=0, le=YEAR)] = 0
+    volumes: list[Any] | None = None
+    security_context: dict[str, Any] | None = None
+
+
+class _Template(_Part):
+    metadata: PodMetadata = PodMetadata()
+    spec: _PodSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +100,8 @@ def check_template(template: Any) -> None:
         raise _no(f"{where}.containers", "without a cluster a worker is one container")
     if spec.get("initContainers"):
         raise _no(f"{where}.initContainers", "without a cluster there are none")
-    grace = spec.get("terminationGracePeriodSeconds", 0)
-    if isinstance(grace, bool) or not isinstance(grace, int) or grace < 0:
-        raise _no(f"{where}.terminationGracePeriodSeconds", "must be a whole number of seconds")
+    validate(_Template, template, "spec.template")
     container, where = spec["containers"][0], f"{where}.containers[0]"
-    if not isinstance(container, Mapping):
-        raise _no(where, "must be an object")
-    for name in ("command", "args"):
-        value = container.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            raise _no(f"{where}.{name}", "must be a list of strings")
     if not container.get("command"):
         raise _no(f"{where}.command", "is needed: without a cluster no image says what to run")
     if container.get("envFrom"):
@@ -61,15 +112,13 @@ def check_template(template: Any) -> None:
         raise _no(f"{where}.lifecycle.preStop", "without a cluster only exec is run")
 
 
-def _check_environ(items: Any, where: str) -> None:
-    if not isinstance(items, list):
-        raise _no(where, "must be a list")
+def _check_environ(items: list[Mapping[str, Any]], where: str) -> None:
     for index, item in enumerate(items):
-        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
-            raise _no(f"{where}[{index}].name", "must be a string")
+        if not isinstance(item.get("name"), str) or not _VARIABLE.fullmatch(item["name"]):
+            raise _no(f"{where}[{index}].name", "must be a string, without =")
         if "valueFrom" in item:
             raise _no(f"{where}[{index}].valueFrom", "needs a cluster: give a value, or set the variable for `stepfence local` itself")
-        if not isinstance(item.get("value", ""), str):
+        if not isinstance(item.get("value", ""), str) or "\0" in item.get("value", ""):
             raise _no(f"{where}[{index}].value", "must be a string")
 
 
