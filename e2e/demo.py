@@ -30,6 +30,7 @@ from e2e.provider.wire import Entry, Fault, Happening, Route
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = Path("manifests/samples/refund.yaml")
 RUN = "refund-4711"
+NEXT = "Next: docs/quick-start.md does this by hand, docs/tutorial.md makes a plain agent restart-safe."
 SECONDS = 45.0
 END_SECONDS = 15.0
 _ANSWER = re.compile(r"key (?P<key>\w+)\).*Answer with: (?P<command>.+)")
@@ -362,7 +363,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DemoError, httpx.HTTPError, OSError) as failed:
         print(f"\nFAILED: {failed}", file=sys.stderr)
         return 1
-    say(f"One refund, by the provider's own log. Nothing is left running. {time.monotonic() - started:.0f} s")
+    say(f"One refund, by the provider's own log. Nothing is left running. {time.monotonic() - started:.0f} s", NEXT)
     return 0
 
 

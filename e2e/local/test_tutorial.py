@@ -24,7 +24,7 @@ BLOCK = re.compile(
     r"^```(?P<kind>sh|text) terminal=(?P<terminal>[12])(?P<how> printed| fails)?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 CODE = re.compile(r"^```(?P<kind>python|diff)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-QUESTION = re.compile(r"refund-4712 NeedsReconciliation: .*Answer with: (?P<command>.+)")
+COMMAND = re.compile(r"stepfence local -n default patch .*refund-4712 .+")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_the_tutorial_does_what_it_says(folder: Path) -> None:
             if block["kind"] == "text":
                 await at.shows(text)
             elif block["how"] == " printed":
-                command = next(found["command"] for line in first.printed if (found := QUESTION.search(line)))
+                command = next(line for line in first.printed if COMMAND.fullmatch(line))
                 assert plain(command) == plain(text)
                 at.paste(command + "\n")
             elif block["how"] == " fails":
