@@ -148,6 +148,39 @@ async def test_a_command_past_its_time_out_is_ended_and_lost(script: Script, gat
         os.kill(int(pid.read_text()), 0)
 
 
+async def test_a_command_that_ends_well_because_it_was_told_to_is_a_doubt(script: Script, gateway: ScriptedGateway) -> None:
+    """Nobody knows what it had done by then: a payment that was never made would stand as done for good."""
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('ready', flush=True); signal.pause()"
+    gateway.on("steps/charge/begin", go(1, [sys.executable, "-c", code]), Problem("halted"))
+    assert await script.exec(code, "--timeout", "2") == 76
+    assert gateway.bodies("steps/charge/lose")[0]["reason"] == "DeadlineExceeded"
+    assert "steps/charge/complete" not in gateway.routes()
+
+
+async def test_a_command_that_ended_well_before_is_done_whatever_it_left_behind(script: Script, gateway: ScriptedGateway) -> None:
+    command = ["/bin/sh", "-c", "sleep 60 & echo paid"]
+    gateway.on("steps/charge/begin", go(1, command))
+    assert await script.exec("", "--timeout", "1.5") == 0
+    assert gateway.bodies("steps/charge/complete")[0]["result"] == {"stdout": "paid\n"}
+
+
+@pytest.mark.parametrize("argv", [("finish",), ("fail", "--reason", "R"), ("halt", "--reason", "R"), ("plan", "[]")])
+async def test_inside_the_command_of_a_step_nothing_is_begun_or_ended(
+    argv: tuple[str, ...], script: Script, gateway: ScriptedGateway
+) -> None:
+    """It would wait until that step has settled, which waits for it."""
+    script.environ["STEPFENCE_ATTEMPT"] = "1"
+    assert await script(*argv) == 2
+    assert await script.exec("print('paid')") == 2
+    assert gateway.routes() == []
+
+
+async def test_inside_the_command_of_a_step_the_input_can_be_read(script: Script, capfd: Any) -> None:
+    script.environ["STEPFENCE_ATTEMPT"] = "1"
+    assert await script("input") == 0
+    assert capfd.readouterr().out
+
+
 @pytest.mark.parametrize(("code", "exit_code"), [("draining", 75), ("halted", 76), ("cancelled", 76), ("fenced", 75)])
 async def test_a_stop_is_the_exit_code(code: str, exit_code: int, script: Script, gateway: ScriptedGateway) -> None:
     gateway.on("steps/charge/begin", Problem(code))

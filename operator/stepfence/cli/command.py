@@ -94,7 +94,11 @@ async def _output(process: Process) -> bytes:
             kept += chunk[: max(0, _LARGEST_OUTPUT + 1 - len(kept))]
         await process.wait()
     except asyncio.CancelledError:
-        if await _end(process) != 0:
+        # Had it ended by itself, something that it left behind held its output open. An end that it was told to come to says nothing of
+        # what it did, whatever its code: programs that are well-behaved end with 0 on SIGTERM.
+        ended = process.returncode
+        await _end(process)
+        if ended != 0:
             raise
     return bytes(kept)
 

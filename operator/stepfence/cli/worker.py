@@ -25,6 +25,9 @@ __all__ = ["run_command"]
 Work = Callable[[Run], Awaitable[None]]
 DENIED = 3
 WRONG = 2
+# Of the command of a step. What would wait there for the script's steps to settle would wait for itself.
+_IN_A_STEP = "STEPFENCE_ATTEMPT"
+_INSIDE = frozenset({"input", "drain"})
 
 
 async def run_command(
@@ -38,6 +41,9 @@ async def run_command(
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger("warning"), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
     )
+    if _IN_A_STEP in environ and given.command not in _INSIDE:
+        _say(f"{given.command}: not inside the command of a step: steps stand side by side in the script")
+        return WRONG
     try:
         settings = Settings.from_environ(environ)
         if given.command == "drain":
