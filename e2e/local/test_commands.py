@@ -281,3 +281,15 @@ async def test_of_a_worker_that_brings_nothing_forward_it_is_told_where_its_word
     assert code == 1
     assert f"WorkerEnded: worker 1 ended: Crashed (exit code 3); what it wrote: {command}\n" in output
     assert await world.shell([sys.executable, "-m", "stepfence.cli", *command.split()[1:]]) == (0, "no such module\n")
+
+
+async def test_of_a_run_that_is_over_it_is_told_how_to_do_it_again(world: World) -> None:
+    file = str(world.refund())
+    assert (await world.local("run", file))[0] == 0
+    code, output = await world.local("run", file)
+    command = f"stepfence local --state {world.state} -n support delete refund-4711"
+    assert code == 0
+    assert output.endswith(f"Succeeded: as stored, steps settled: 3; it is over, to do all of it again: {command}\n")
+    assert len(await world.effects()) == 2
+    said = "stepfence local: support/refund-4711 was started before: spec.plan: plan is immutable\n"
+    assert await world.local("run", str(world.refund(plan={"steps": [{"id": "another"}]}))) == (2, said)

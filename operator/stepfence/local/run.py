@@ -69,7 +69,11 @@ async def apply_manifests(state: State, manifests: Sequence[Document], folder: P
         annotations = {DIRECTORY_ANNOTATION: str(folder), **(metadata.get("annotations") or {})}
         given: dict[str, Any] = {**manifest, "metadata": {**metadata, "annotations": annotations}}
         if any(_names(document, key) for document in await state.runs.documents()):
-            await state.runs.edit(key, functools.partial(_applied, manifest["spec"]))
+            try:
+                await state.runs.edit(key, functools.partial(_applied, manifest["spec"]))
+            except Refused as refused:
+                detail = f"{key.namespace}/{key.name} was started before: {refused.detail}"
+                raise Refused(refused.code, detail, field=refused.field) from refused
         else:
             await state.runs.create(given)
         keys.append(key)

@@ -68,8 +68,11 @@ class Story:
         """Why a worker brought nothing forward stands in what it wrote, so people are told where that is."""
         if self._as_json or notice.reason != "WorkerEnded" or run.worker is None or not run.worker.failures:
             return notice
-        command = f"{self._state.settings.command} -n {key.namespace} logs {key.name} -w {run.worker.number}"
-        return Notice(notice.type, notice.reason, f"{notice.message}; what it wrote: {command}")
+        command = self._command(key, "logs")
+        return Notice(notice.type, notice.reason, f"{notice.message}; what it wrote: {command} -w {run.worker.number}")
+
+    def _command(self, key: RunKey, name: str) -> str:
+        return f"{self._state.settings.command} -n {key.namespace} {name} {key.name}"
 
     def _say_gone(self, key: RunKey) -> None:
         last = self._told.pop(key, None)
@@ -80,8 +83,9 @@ class Story:
     def _begin(self, key: RunKey, run: Run, at: At) -> None:
         if run.started_at is None:
             return
-        done = f", {sum(entry.finished_at is not None for entry in run.ledger.values())} steps settled" if run.ledger else ""
-        self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}"))
+        done = f", steps settled: {sum(entry.finished_at is not None for entry in run.ledger.values())}" if run.ledger else ""
+        again = f"; it is over, to do all of it again: {self._command(key, 'delete')}" if run.terminal and not self._as_json else ""
+        self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}{again}"))
         for question in questions_of(run, at):
             self._say(key, at.now, Notice("Warning", f"{question.kind}Needed", f"{question.message}{_ANSWER}{question.patch}"))
 
