@@ -104,7 +104,11 @@ class World:
         process = await asyncio.create_subprocess_exec(
             *words, cwd=self.folder, env=self.environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        output, _ = await asyncio.wait_for(process.communicate(), SECONDS)
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), SECONDS)
+        finally:
+            if process.returncode is None:
+                process.kill()
         return process.returncode or 0, output.decode()
 
     async def document(self, name: str = "refund-4711") -> dict[str, Any]:
