@@ -15,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from e2e.local.test_view import on_terminal
 from e2e.local.world import SECONDS, Running, World, holds
 from stepfence.core.words import Settings
@@ -283,13 +285,23 @@ async def test_of_a_worker_that_brings_nothing_forward_it_is_told_where_its_word
     assert await world.shell([sys.executable, "-m", "stepfence.cli", *command.split()[1:]]) == (0, "no such module\n")
 
 
-async def test_of_a_run_that_is_over_it_is_told_how_to_do_it_again(world: World) -> None:
-    file = str(world.refund())
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({}, "; it is over: to do all of it again, delete it first: stepfence local --state {state} -n support delete refund-4711"),
+        ({"runID": "once"}, "; it is over, and its runID is spent: to do all of it again, give another name and runID"),
+    ],
+)
+async def test_of_a_run_that_is_over_it_is_told_how_to_do_it_again(spec: dict[str, str], told: str, world: World) -> None:
+    file = str(world.refund(**spec))
     assert (await world.local("run", file))[0] == 0
     code, output = await world.local("run", file)
-    command = f"stepfence local --state {world.state} -n support delete refund-4711"
     assert code == 0
-    assert output.endswith(f"Succeeded: as stored, steps settled: 3; it is over, to do all of it again: {command}\n")
+    assert output.endswith(f"Succeeded: as stored, steps settled: 3{told.format(state=world.state)}\n")
     assert len(await world.effects()) == 2
+
+
+async def test_a_change_that_is_refused_names_the_run_that_was_started_before(world: World) -> None:
+    assert (await world.local("run", str(world.refund())))[0] == 0
     said = "stepfence local: support/refund-4711 was started before: spec.plan: plan is immutable\n"
     assert await world.local("run", str(world.refund(plan={"steps": [{"id": "another"}]}))) == (2, said)

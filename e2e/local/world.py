@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -104,7 +105,11 @@ class World:
         process = await asyncio.create_subprocess_exec(
             *words, cwd=self.folder, env=self.environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        output, _ = await asyncio.wait_for(process.communicate(), SECONDS)
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), SECONDS)
+        finally:
+            if process.returncode is None:
+                process.kill()
         return process.returncode or 0, output.decode()
 
     async def document(self, name: str = "refund-4711") -> dict[str, Any]:
@@ -117,23 +122,40 @@ class World:
         return [entry.route for entry in (await self.control.log()).entries if entry.happening is Happening.EFFECT]
 
     async def close(self) -> None:
-        """End what a failed test left: runners first, then whatever bears the mark of a worker of this folder."""
+        """End what a test left: runners first, then whatever they have started."""
         for running in self.running:
             with contextlib.suppress(ProcessLookupError):
                 running.process.kill()
             await running.process.communicate()
-        for pid in self.processes():
+        if self.state.exists():
+            # A keeper on its way, whose environment cannot be read yet, finds no row and starts nothing.
+            with contextlib.closing(sqlite3.connect(self.state, isolation_level=None)) as connection, contextlib.suppress(sqlite3.Error):
+                connection.execute("DELETE FROM workers WHERE keeper_pid IS NULL")
+        await holds(lambda: not self.killed(f"HOME={self.folder}"))
+
+    @staticmethod
+    def killed(mark: str) -> list[int]:
+        """Kill every process that has that in its environment, and return them."""
+        found = with_environ(mark)
+        for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        return found
 
     def processes(self) -> list[int]:
         """Every process that was started by a runner of this folder."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if f"STEPFENCE_STATE_DIR={self.state}.workers/".encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-        return found
+        return with_environ(f"STEPFENCE_STATE_DIR={self.state}.workers/", whole=False)
+
+
+def with_environ(word: str, *, whole: bool = True) -> list[int]:
+    """Every process that has that variable; not `whole`: one whose value begins so."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if any(each == word.encode() if whole else each.startswith(word.encode()) for each in words):
+                found.append(int(path.parent.name))
+    return found
 
 
 async def holds(fact: Callable[[], bool], *, seconds: float = SECONDS) -> None:

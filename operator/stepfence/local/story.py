@@ -71,6 +71,14 @@ class Story:
         command = self._command(key, "logs")
         return Notice(notice.type, notice.reason, f"{notice.message}; what it wrote: {command} -w {run.worker.number}")
 
+    def _again(self, key: RunKey, run: Run) -> str:
+        """A run that is over does nothing more, so people who start it once more are told what would."""
+        if self._as_json or not run.terminal:
+            return ""
+        if run.spec.run_id is not None:
+            return "; it is over, and its runID is spent: to do all of it again, give another name and runID"
+        return f"; it is over: to do all of it again, delete it first: {self._command(key, 'delete')}"
+
     def _command(self, key: RunKey, name: str) -> str:
         return f"{self._state.settings.command} -n {key.namespace} {name} {key.name}"
 
@@ -84,8 +92,7 @@ class Story:
         if run.started_at is None:
             return
         done = f", steps settled: {sum(entry.finished_at is not None for entry in run.ledger.values())}" if run.ledger else ""
-        again = f"; it is over, to do all of it again: {self._command(key, 'delete')}" if run.terminal and not self._as_json else ""
-        self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}{again}"))
+        self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}{self._again(key, run)}"))
         for question in questions_of(run, at):
             self._say(key, at.now, Notice("Warning", f"{question.kind}Needed", f"{question.message}{_ANSWER}{question.patch}"))
 
