@@ -50,7 +50,7 @@ JOBS = (
         1200,
         environment={"STEPFENCE_HISTORIES": "2000", "STEPFENCE_STORED_HISTORIES": "2000"},
     ),
-    Job("local", (*PYTEST, "e2e/local"), ("local",), 1200),
+    Job("local", (*PYTEST, "e2e/local"), ("local",), 1800),
     # A job of its own, because a build from cold takes longer than any test may wait.
     Job("programs", (sys.executable, "-m", "e2e.programs"), (), 2700, needs_cluster=True),
     Job("contract", (*PYTEST, "e2e/contract"), ("contract", "gitops", "network_policy"), 1200, needs_cluster=True),

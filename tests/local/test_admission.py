@@ -97,6 +97,11 @@ def test_a_fitting_answer_is_taken(decisions: dict[str, Any]) -> None:
         assert after["spec"]["decisions"].get(key) == decision
 
 
+def test_an_answer_under_a_wrong_key_is_told_the_open_ones() -> None:
+    with pytest.raises(Refused, match=r"refund\.zz is none; open: .*refund\.q1"):
+        admit_patch(stored("open"), {"spec": {"decisions": {"refund.zz": {"verdict": "Happened"}}}})
+
+
 def test_suspend_cancel_and_template_may_change() -> None:
     patch = {"spec": {"suspend": True, "cancel": True, "template": {"spec": {"containers": [{"name": "b", "image": "c"}]}}}}
     after = admit_patch(stored("fresh"), patch)

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in _SERVERS:
         return _serve(arguments[0], arguments[1:])
-    given = _parse(arguments)
+    given = _parse(["version"] if arguments == ["--version"] else arguments)
     if given.command == "version":
         from importlib.metadata import version
 

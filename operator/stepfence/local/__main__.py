@@ -66,7 +66,7 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
     manifests = read_manifests(given.files, given.namespace or "default") if given.command == "run" else []
     async with opened(path, command=command_for(path, os.environ)) as state:
         if given.command == "run":
-            keys = await apply_manifests(state, manifests, folder) or await _unfinished(state)
+            keys = await apply_manifests(state, manifests, folder) or await _unfinished(state, given.namespace)
             if not keys:
                 sys.stderr.write(f"stepfence local: no run in {path} is open; to start one: stepfence local run FILE.yaml\n")
             return await run(state, keys, _view(given, state), as_json=given.output == "json")
@@ -87,10 +87,10 @@ def _view(given: argparse.Namespace, state: State) -> Lines:
     return Lines(_emit, as_json=given.output == "json")
 
 
-async def _unfinished(state: State) -> list[RunKey]:
-    documents = await state.runs.documents()
-    open_ones = [document["metadata"] for document in documents if "outcome" not in document["status"]]
-    return [RunKey(metadata["namespace"], metadata["name"]) for metadata in open_ones]
+async def _unfinished(state: State, namespace: str | None) -> list[RunKey]:
+    """Return the runs, of one namespace or of all, that are not over."""
+    stored = [await state.runs.load(key) for key, _ in await state.runs.names() if namespace in (None, key.namespace)]
+    return [found.key for found in stored if not found.run.terminal]
 
 
 async def _about_one(state: State, key: RunKey, given: argparse.Namespace) -> None:

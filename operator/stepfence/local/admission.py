@@ -58,12 +58,14 @@ def _check_decisions(old: Mapping[str, Any], new: Mapping[str, Any], status: Map
             if decision != old[key]:
                 raise _no("spec.decisions", f"a decision is written once: answer the open question under its own key ({key})")
             continue
-        _check_new(key, decision, questions.get(key))
+        _check_new(key, decision, questions)
 
 
-def _check_new(key: str, decision: Mapping[str, Any], question: Mapping[str, Any] | None) -> None:
+def _check_new(key: str, decision: Mapping[str, Any], questions: Mapping[str, Any]) -> None:
+    question = questions.get(key)
     if question is None:
-        raise _no("spec.decisions", f"a new decision must answer an open question, under its exact key: see status.questions ({key})")
+        told = f"{key} is none; open: {', '.join(questions) or 'none'}"
+        raise _no("spec.decisions", f"a new decision must answer an open question, under its exact key: {told}")
     fitting = _FITS[question["kind"]]
     if decision["verdict"] not in fitting:
         raise _no("spec.decisions", f"the verdict does not fit the question {key}: {', '.join(fitting)} for kind {question['kind']}")

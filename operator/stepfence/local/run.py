@@ -62,13 +62,13 @@ async def apply_manifests(state: State, manifests: Sequence[Document], folder: P
 
     Raises `Refused(BAD_REQUEST)` naming the field.
     """
-    keys = []
+    keys, known = [], {key for key, _ in await state.runs.names()}
     for manifest in manifests:
         metadata = manifest["metadata"]
         key = RunKey(metadata["namespace"], metadata["name"])
         annotations = {DIRECTORY_ANNOTATION: str(folder), **(metadata.get("annotations") or {})}
         given: dict[str, Any] = {**manifest, "metadata": {**metadata, "annotations": annotations}}
-        if any(_names(document, key) for document in await state.runs.documents()):
+        if key in known:
             try:
                 await state.runs.edit(key, functools.partial(_applied, manifest["spec"]))
             except Refused as refused:
@@ -76,6 +76,7 @@ async def apply_manifests(state: State, manifests: Sequence[Document], folder: P
                 raise Refused(refused.code, detail, field=refused.field) from refused
         else:
             await state.runs.create(given)
+            known.add(key)
         keys.append(key)
     return keys
 
@@ -85,10 +86,6 @@ def _applied(spec: Document, before: Document) -> Document:
     removed = {field: None for field in IMMUTABLE if field not in spec}
     after = admit_patch(before, {"spec": {**removed, **spec}})
     return {**after, "spec": {**after["spec"], "template": spec["template"]}}
-
-
-def _names(document: Document, key: RunKey) -> bool:
-    return (document["metadata"]["namespace"], document["metadata"]["name"]) == key
 
 
 async def run(state: State, keys: Sequence[RunKey], view: Lines, *, as_json: bool = False) -> int:

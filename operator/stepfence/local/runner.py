@@ -57,9 +57,8 @@ class Runner:
     async def look(self) -> datetime | None:
         """Do one pass over every run that needs it; return when time alone calls for the next. What did not take effect is tried soon."""
         soon, moments = self._state.clock.now() + timedelta(seconds=1), []
-        for document in await self._state.runs.documents():
-            key = RunKey(document["metadata"]["namespace"], document["metadata"]["name"])
-            if document["metadata"]["uid"] in self._settled:
+        for key, uid in await self._state.runs.names():
+            if uid in self._settled:
                 continue
             try:
                 moments.append(await self._pass(key))

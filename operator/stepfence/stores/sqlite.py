@@ -196,6 +196,12 @@ class SqliteRunStore:
         query = "SELECT * FROM runs ORDER BY namespace, name"
         return await self._database.read(lambda connection: [_document(row) for row in connection.execute(query)])
 
+    async def names(self) -> list[tuple[RunKey, str]]:
+        """Return name and uid of every object, by namespace and name, without reading what it says."""
+        query = "SELECT namespace, name, uid FROM runs ORDER BY namespace, name"
+        rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
+        return [(RunKey(row["namespace"], row["name"]), row["uid"]) for row in rows]
+
     async def load(self, key: RunKey) -> Stored:
         """See `RunStore.load`."""
         return await self._database.read(lambda connection: self._stored(key, _row(connection, key)))
