@@ -273,6 +273,16 @@ async def test_run_without_a_file_says_when_nothing_is_open(world: World) -> Non
     assert await world.local("run") == (0, said)
 
 
+async def test_run_without_a_file_keeps_to_its_namespace(world: World) -> None:
+    first = await world.run(world.manifest(["/bin/true"], suspend=True))
+    await first.until("Accepted")
+    await first.kill()
+    said = f"stepfence local: no run of namespace other in {world.state} is open; to start one: stepfence local run FILE.yaml\n"
+    assert await world.local("-n", "other", "run") == (0, said)
+    again = await world.run()
+    await again.until("Held")
+
+
 async def test_a_file_that_is_not_there_is_named(world: World) -> None:
     assert await world.local("run", "refnud.yaml") == (2, "stepfence local: refnud.yaml: No such file or directory\n")
 

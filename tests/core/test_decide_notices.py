@@ -11,7 +11,7 @@ from stepfence.core.model import Decision, Run
 from stepfence.core.notices import Notice, notices
 from stepfence.core.plan import submit
 from stepfence.core.reports import complete, fail
-from stepfence.core.words import Action, Verdict
+from stepfence.core.words import Action, Outcome, Verdict
 from stepfence.core.world import JobFact, PodFact, PodProblem, World, job_name
 from stepfence.testing.builders import at, begun, body, claimed, new_run, report, step, with_decision
 
@@ -112,6 +112,14 @@ def test_draining_suspension_trouble_and_the_end() -> None:
     assert told(run, finish(run, None, at(9))) == [("Normal", "Succeeded")]
     failed = decide(new_run(step(), accepted=False, problems=("spec.input: too large",)), MARKED, at()).run
     assert ("Warning", "Failed") in told(new_run(step(), accepted=False), failed)
+
+
+def test_an_end_says_its_reason_once() -> None:
+    run = started()
+    (notice,) = notices(run, at(), replace(run, outcome=Outcome.CANCELLED, reason="Cancelled", message="by spec.cancel"), at())
+    assert (notice.reason, notice.message) == ("Cancelled", "by spec.cancel")
+    (notice,) = notices(run, at(), replace(run, outcome=Outcome.FAILED, reason="StepFailed", message="step pay"), at())
+    assert (notice.reason, notice.message) == ("Failed", "StepFailed: step pay")
 
 
 def test_an_end_that_waits_for_an_open_step_is_told() -> None:

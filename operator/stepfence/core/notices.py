@@ -136,7 +136,9 @@ def _trouble(before: Run, after: Run) -> Iterator[Notice]:
 def _ending(before: Run, after: Run) -> Iterator[Notice]:
     if after.outcome is not None and before.outcome is None:
         good = after.outcome is Outcome.SUCCEEDED
-        told = f"{after.reason}: {after.message}" if after.message else after.reason
+        # The Event's own reason is the outcome: it is not said twice.
+        words = ("" if after.reason == after.outcome.value else after.reason, after.message)
+        told = ": ".join(word for word in words if word) or after.reason
         yield Notice(NORMAL if good or after.outcome is Outcome.CANCELLED else WARNING, after.outcome.value, told)
     elif after.outcome is None and after.ending is not None and before.ending is None:
         yield Notice(NORMAL, "Ending", f"{after.ending.reason}: it becomes {after.ending.outcome} when no step is open")

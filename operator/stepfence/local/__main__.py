@@ -68,7 +68,8 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
         if given.command == "run":
             keys = await apply_manifests(state, manifests, folder) or await _unfinished(state, given.namespace)
             if not keys:
-                sys.stderr.write(f"stepfence local: no run in {path} is open; to start one: stepfence local run FILE.yaml\n")
+                of = f" of namespace {given.namespace}" if given.namespace else ""
+                sys.stderr.write(f"stepfence local: no run{of} in {path} is open; to start one: stepfence local run FILE.yaml\n")
             return await run(state, keys, _view(given, state), as_json=given.output == "json")
         if given.command == "list":
             await commands.listing(state, _write, given.namespace, output=given.output)
