@@ -47,6 +47,8 @@ class Runner:
         self._told_to_go: set[str] = set()
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._refusals: dict[str, str] = {}
+        # Workers without a keeper of which the last look found nothing.
+        self._unkept: set[str] = set()
 
     async def start(self) -> None:
         """Take over from a runner that is gone: what no keeper took on is taken back, and started anew by the next passes."""
@@ -71,13 +73,20 @@ class Runner:
         return min((moment for moment in moments if moment is not None), default=None)
 
     async def watch_keepers(self) -> None:
-        """Settle workers whose keeper is gone without a word: once nothing that bears the worker's mark is left, it has ended."""
+        """Settle workers whose keeper is gone without a word: nothing that bears its mark is left, twice in a row, so it has ended.
+
+        One look may miss a process that is just becoming another program, or one that is born while the look goes past it.
+        """
+        left = self._unkept
+        self._unkept = set()
         for row in await self._state.workers.living():
             if row.keeper is None:
                 await self._note_unstarted(row)
-            elif alive(*row.keeper):
+            elif alive(*row.keeper) or not await asyncio.to_thread(end_marked, row.uid):
                 continue
-            elif await asyncio.to_thread(end_marked, row.uid):
+            elif row.uid not in left:
+                self._unkept.add(row.uid)
+            else:
                 await self._state.workers.note_end(row.uid, self._state.clock.now(), "the process that kept this worker is gone")
 
     async def _note_unstarted(self, row: WorkerRow) -> None:
