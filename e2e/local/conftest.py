@@ -1,6 +1,7 @@
 """A world of its own for each test."""
 
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             yield made
         finally:
             await made.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interrupts_are_heard() -> Iterator[None]:
+    """What is started in the background by a shell ignores SIGINT, and so would all that the tests start and interrupt."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -20,7 +20,7 @@ from e2e.provider.client import ProviderClient
 from e2e.provider.wire import Happening
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60.0
+SECONDS = 120.0
 PLAN = [{"id": "lookup-order", "action": "Read"}, {"id": "refund", "action": "Payment"}, {"id": "notify", "action": "Create"}]
 Line = dict[str, Any]
 
