@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -40,6 +41,7 @@ class Job:
 
 
 PYTEST = (sys.executable, "-m", "pytest")
+PROGRAMS = "programs"
 JOBS = (
     Job("lint", ("make", "--no-print-directory", "lint"), ("lint",), 600),
     Job("unit", (*PYTEST, "tests", "--cov", "--cov-report=term"), ("unit", "cluster_choice"), 1200),
@@ -52,7 +54,7 @@ JOBS = (
     ),
     Job("local", (*PYTEST, "e2e/local"), ("local",), 1800),
     # A job of its own, because a build from cold takes longer than any test may wait.
-    Job("programs", (sys.executable, "-m", "e2e.programs"), (), 2700, needs_cluster=True),
+    Job(PROGRAMS, (sys.executable, "-m", "e2e.programs"), (), 2700, needs_cluster=True),
     Job("contract", (*PYTEST, "e2e/contract"), ("contract", "gitops", "network_policy"), 1200, needs_cluster=True),
     Job(
         "e2e",
@@ -63,8 +65,8 @@ JOBS = (
     ),
 )
 
-# Builds once and then mostly waits for pods, so this runs beside all the others; what it prints is shown at its end.
-BESIDE = ("programs", "e2e")
+# What mostly waits, for pods or for time to pass, runs beside the others, a lane each; what it prints is shown at the end.
+BESIDE = ((PROGRAMS, "e2e"), ("local",))
 
 
 def docker_runs() -> bool:
@@ -107,7 +109,7 @@ def run_job(job: Job, output: IO[bytes] | None = None) -> Session:
     except subprocess.TimeoutExpired:
         overdue = True
         code = stop(process)
-        if job.name == BESIDE[-1]:
+        if job.name == "e2e":
             subprocess.run(TAKE_DOWN, cwd=ROOT, stdout=output, stderr=output, timeout=INTERRUPT_GRACE_SECONDS, check=False)
     except KeyboardInterrupt:
         stop(process)
@@ -119,21 +121,28 @@ def run_job(job: Job, output: IO[bytes] | None = None) -> Session:
 
 def run_all(jobs: Sequence[Job]) -> list[Session]:
     """Run the jobs one after the other, and beside them those that mostly wait. What needs a cluster waits for its programs."""
-    aside = [job for job in jobs if job.name in BESIDE]
-    if len(aside) < len(BESIDE) or len(aside) == len(jobs):
+    named = {job.name: job for job in jobs}
+    lanes = [[named[name] for name in lane] for lane in BESIDE if set(lane) <= named.keys()]
+    others = [job for job in jobs if not any(job in lane for lane in lanes)]
+    if not others:
         return [run_job(job) for job in jobs]
-    log = REPORTS / f"{BESIDE[-1]}.log"
-    with log.open("wb") as output, ThreadPoolExecutor(1) as pool:
-        beside = [pool.submit(run_job, job, output) for job in aside]
-        sessions = []
-        for job in jobs:
-            if job not in aside:
-                if job.needs_cluster:
-                    beside[0].result()
-                sessions.append(run_job(job))
-        print(f"\n==> {BESIDE[-1]}: waiting for its end", flush=True)
-        sessions += [future.result() for future in beside]
-    print(log.read_text(errors="replace"), flush=True)
+    logs = [REPORTS / f"{lane[-1].name}.log" for lane in lanes]
+    beside: dict[str, Future[Session]] = {}
+    sessions = []
+    with ExitStack() as stack:
+        for lane, log in zip(lanes, logs, strict=True):
+            output = stack.enter_context(log.open("wb"))
+            pool = stack.enter_context(ThreadPoolExecutor(1))
+            beside |= {job.name: pool.submit(run_job, job, output) for job in lane}
+        for job in others:
+            if job.needs_cluster and PROGRAMS in beside:
+                beside[PROGRAMS].result()
+            sessions.append(run_job(job))
+        for name, future in beside.items():
+            print(f"\n==> {name}: waiting for its end", flush=True)
+            sessions.append(future.result())
+    for log in logs:
+        print(log.read_text(errors="replace"), flush=True)
     return sessions
 
 
@@ -155,7 +164,7 @@ def parse(arguments: Sequence[str] | None) -> list[Job]:
     only = parser.parse_args(arguments).only
     chosen = [job for job in JOBS if only is None or job.name in only]
     cluster = any(job.needs_cluster for job in chosen)
-    return [job for job in JOBS if job in chosen or (job.name == "programs" and cluster)]
+    return [job for job in JOBS if job in chosen or (job.name == PROGRAMS and cluster)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

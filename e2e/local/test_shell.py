@@ -138,7 +138,7 @@ async def test_killed_after_the_record_the_next_worker_sees_the_same_bytes(world
 
 async def test_no_connection_is_tried_again_and_nobody_is_asked(world: World) -> None:
     async with nothing_listens() as (url, port):
-        steps = [{"id": "refund", "action": "Payment", "attempts": 100, "backoffSeconds": 0}]
+        steps = [{"id": "refund", "action": "Payment", "attempts": 20, "backoffSeconds": 1}]
         run = await world.run(example(world, provider=url, steps=steps))
         failed = await run.until("StepFailed")
         assert "Exit7 (exit code 7)" in failed["message"]

@@ -21,14 +21,14 @@ def test_a_part_that_needs_none_brings_none() -> None:
 
 def test_only_what_needs_a_cluster_waits_for_its_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    others_ran = threading.Event()
+    others_ran, local_ran = threading.Event(), threading.Event()
 
     def run_job(job: tiers.Job, _output: IO[bytes] | None = None) -> Session:
         started.append(job.name)
-        if job.name == "local":
-            others_ran.set()
+        {"histories": others_ran, "local": local_ran}.get(job.name, threading.Event()).set()
         if job.name == "programs":
             assert others_ran.wait(10), "the parts without a cluster waited for a build"
+            assert local_ran.wait(10), "what runs beside the others waited for a build"
             started.append("programs are there")
         return Session(job.name, (), 0, 0, [])
 
