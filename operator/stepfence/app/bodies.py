@@ -5,7 +5,8 @@ from __future__ import annotations
 from stepfence.core.canonical import Json, canonical, digest, parse
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Body, Run
-from stepfence.core.words import Settings
+from stepfence.core.summary import questions_of
+from stepfence.core.words import At, Settings
 from stepfence.ports import RecordKind, RecordStore
 
 __all__ = ["Bodies"]
@@ -39,6 +40,16 @@ class Bodies:
                 raise
             # A quota or a missing right says no: the body is lost, but no truth is turned into a doubt for it.
             return Body(body.digest, body.size)
+
+    async def answers(self, run: Run, at: At) -> dict[str, Body]:
+        """Store the result of each decision that answers an open question, before the ledger refers to it; return them by its key."""
+        open_keys = {question.key for question in questions_of(run, at)}
+        stored: dict[str, Body] = {}
+        for key, decision in run.spec.decisions.items():
+            if decision.result is not None and key in open_keys:
+                body = self.measure(parse(decision.result), field=f"spec.decisions[{key}].result")
+                stored[key] = await self.result(run, body)
+        return stored
 
     async def _store(self, run: Run, kind: str, body: Body) -> Body:
         if body.size <= self._settings.inline_bytes or body.text is None:

@@ -9,9 +9,7 @@ from stepfence.app.bodies import Bodies
 from stepfence.controller.cache import Cache
 from stepfence.controller.cluster import Cluster
 from stepfence.controller.facts import job_fact, pod_fact
-from stepfence.core.canonical import parse
-from stepfence.core.model import Body, Run
-from stepfence.core.summary import questions_of
+from stepfence.core.model import Run
 from stepfence.core.words import At
 from stepfence.core.world import JobFact, PodFact, World, lease_expired
 from stepfence.ports import RunKey
@@ -53,7 +51,7 @@ class Gatherer:
             not_creatable=ours.invalid if ours is not None else False,
             lease_renewed_at=renewed,
             mark=await self._mark(run),
-            bodies=await self._results(run, at),
+            bodies=await self._bodies.answers(run, at),
         )
 
     async def _jobs(self, run: Run) -> tuple[JobFact, ...]:
@@ -109,13 +107,3 @@ class Gatherer:
             return None
         found: str | None = (document["metadata"].get("annotations") or {}).get(IDENTITY_ANNOTATION)
         return found
-
-    async def _results(self, run: Run, at: At) -> dict[str, Body]:
-        """Store the result of each decision that answers an open question, before the ledger refers to it."""
-        open_keys = {question.key for question in questions_of(run, at)}
-        stored: dict[str, Body] = {}
-        for key, decision in run.spec.decisions.items():
-            if decision.result is not None and key in open_keys:
-                body = self._bodies.measure(parse(decision.result), field=f"spec.decisions[{key}].result")
-                stored[key] = await self._bodies.result(run, body)
-        return stored

@@ -17,11 +17,9 @@ from pathlib import Path
 import structlog
 
 from stepfence.app import Bodies
-from stepfence.core.canonical import parse
 from stepfence.core.decide import Decided, WorkerPlan, decide
 from stepfence.core.errors import Code, Conflict, Refused, Unknown
-from stepfence.core.model import Body, Run
-from stepfence.core.summary import questions_of
+from stepfence.core.model import Run
 from stepfence.core.words import At
 from stepfence.core.world import JobFact, World
 from stepfence.local.deletion import collect, sweep_folders
@@ -155,18 +153,8 @@ class Runner:
             not_creatable=refusal is not None,
             lease_renewed_at=None if mine is None else mine.lease_at,
             mark=(document["metadata"].get("annotations") or {}).get(IDENTITY_ANNOTATION),
-            bodies=await self._results(run, self._state.applier.at()),
+            bodies=await self._bodies.answers(run, self._state.applier.at()),
         )
-
-    async def _results(self, run: Run, at: At) -> dict[str, Body]:
-        """Store the result of each decision that answers an open question, before the ledger refers to it."""
-        open_keys = {question.key for question in questions_of(run, at)}
-        stored: dict[str, Body] = {}
-        for key, decision in run.spec.decisions.items():
-            if decision.result is not None and key in open_keys:
-                body = self._bodies.measure(parse(decision.result), field=f"spec.decisions[{key}].result")
-                stored[key] = await self._bodies.result(run, body)
-        return stored
 
     async def _act(self, key: RunKey, run: Run, decided: Decided, rows: Iterable[WorkerRow]) -> None:
         by_uid = {row.uid: row for row in rows}

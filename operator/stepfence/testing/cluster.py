@@ -143,7 +143,7 @@ class MemoryRun:
 
     async def _pass(self) -> bool:
         stored = await self.cluster.applier.read(self.key)
-        bodies = await self._decision_bodies(stored.run)
+        bodies = await Bodies(self.cluster.records, self.cluster.settings).answers(stored.run, self.cluster.applier.at())
         jobs = self.cluster.jobs.setdefault(self.key, [])
 
         def edit(run: Run, at: At) -> tuple[Run, Decided]:
@@ -165,14 +165,6 @@ class MemoryRun:
 
     def _world(self, run: Run, jobs: tuple[str, ...], bodies: Mapping[str, Body]) -> World:
         return replace(self.cluster.gate.world(run, jobs), identity=self._identity, mark=self._mark, bodies=bodies)
-
-    async def _decision_bodies(self, run: Run) -> dict[str, Body]:
-        store = Bodies(self.cluster.records, self.cluster.settings)
-        found = {}
-        for key, decision in run.spec.decisions.items():
-            if decision.result is not None:
-                found[key] = await store.result(run, store.measure(parse(decision.result), field=f"spec.decisions[{key}].result"))
-        return found
 
 
 class MemoryWorker:
