@@ -25,6 +25,9 @@ NAMED_SKIPS: dict[str, str] = dict.fromkeys(
     ),
     _NO_FAULT_VERBS,
 )
+# How much of a failed test's message is shown once more at the end, where a long log is not cut.
+FAILURE_LINES = 30
+FAILURE_COLUMNS = 200
 NO_DOCKER = "not run: no Docker; the choice of kind is tested with a fake on PATH"
 NOT_PROVED = "applied, not proved (nothing on this cluster enforces policies)"
 
@@ -174,9 +177,17 @@ def asked_for(result: Result, tier: str) -> bool:
     return result.whole or tier in result.not_run or bool(tier_sessions(result, tier))
 
 
+def failure_lines(case: Case) -> list[str]:
+    """Say which test failed, and what it said first."""
+    said = (case.reason or "no message").splitlines()
+    more = [f"    ... and {len(said) - FAILURE_LINES} lines more"] if len(said) > FAILURE_LINES else []
+    return [f"failed: {case.name}", *(f"    {line[:FAILURE_COLUMNS]}" for line in said[:FAILURE_LINES]), *more]
+
+
 def closing_lines(result: Result) -> list[str]:
-    """Write what `make test` ends with: skips, one line a tier, the two special ones, failures, the plain count."""
-    lines = [f"skipped: {case.name}: {case.reason or 'no reason given'}" for case in result.cases() if case.outcome == "skipped"]
+    """Write what `make test` ends with: failed tests, skips, one line a tier, the two special ones, failures, the plain count."""
+    lines = [line for case in result.cases() if case.outcome == "failed" for line in failure_lines(case)]
+    lines += [f"skipped: {case.name}: {case.reason or 'no reason given'}" for case in result.cases() if case.outcome == "skipped"]
     rows = [(TITLES[tier], tier_line(result, tier)) for tier in TITLES if asked_for(result, tier)]
     if result.whole:
         rows += [("kind", kind_line(result)), ("NetworkPolicy enforcement", enforcement_line(result))]

@@ -62,6 +62,14 @@ def test_a_failed_test_fails() -> None:
     assert failures(whole(case("gitops", "failed"))) == ["GitOps: 1 failed"]
 
 
+def test_what_a_failed_test_said_is_shown_at_the_end_but_not_all_of_it() -> None:
+    said = "no phase Succeeded after 60 s\n" + "\n".join(f"line {number}" for number in range(2, 100)) + "\n" + "x" * 500
+    failed = Case("pods::test_other", "pods", "failed", said)
+    lines = closing_lines(whole(case("pods"), failed, Case("pods::test_third", "pods", "failed", "y" * 500)))
+    assert lines[:3] == ["failed: pods::test_other", "    no phase Succeeded after 60 s", "    line 2"]
+    assert lines[30:34] == ["    line 30", "    ... and 70 lines more", "failed: pods::test_third", "    " + "y" * 200]
+
+
 def test_a_command_that_fails_without_a_failed_test_fails() -> None:
     assert failures(whole(code=4)) == ["tests: exit code 4"]
 
