@@ -173,7 +173,17 @@ class Space:
 
     def signal(self, pod: str, name: str) -> None:
         """A signal to the agent's process, from inside its pod."""
-        self.kubectl("exec", pod, "-c", "worker", "--", "sh", "-c", f"kill -{name} $(cat {PID_FILE})")
+        try:
+            self.kubectl("exec", pod, "-c", "worker", "--", "sh", "-c", f"kill -{name} $(cat {PID_FILE})")
+        except ClusterError as failed:
+            # With the agent its container ends, and may take the shell along that has just sent the signal: exit code 137.
+            self.until(f"end of pod {pod}, in which a signal could not be sent ({failed})", lambda: self._ended(pod), seconds=10)
+
+    def _ended(self, pod: str) -> bool:
+        """Whether the agent's container has ended; a pod that is gone cannot tell."""
+        found = self.world.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{pod}") or {}
+        statuses = found.get("status", {}).get("containerStatuses", ())
+        return any("terminated" in status["state"] for status in statuses if status["name"] == "worker")
 
     def kubectl(self, *words: str, stdin: str | None = None, seconds: float = 60) -> str:
         """kubectl in this namespace."""
