@@ -90,9 +90,9 @@ class World:
     def refund(self, name: str = "refund-4711", **spec: Any) -> Path:
         return self.manifest(["python", str(ROOT / "examples/refund.py")], name, **spec)
 
-    async def run(self, *files: Path) -> Running:
+    async def run(self, *words: Path | str) -> Running:
         """Start `stepfence local run`."""
-        words = [sys.executable, "-m", "stepfence.cli", "local", "--state", str(self.state), "run", "-o", "json", *map(str, files)]
+        words = (sys.executable, "-m", "stepfence.cli", "local", "--state", str(self.state), "run", "-o", "json", *map(str, words))
         process = await asyncio.create_subprocess_exec(*words, cwd=self.folder, env=self.environ, stdout=asyncio.subprocess.PIPE)
         self.running.append(Running(process))
         return self.running[-1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stepfence.core.decide import decide
 from stepfence.core.fencing import drain, settle
-from stepfence.core.lifecycle import finish
+from stepfence.core.lifecycle import finish, halt_run
 from stepfence.core.model import Decision, Run
 from stepfence.core.notices import Notice, notices
 from stepfence.core.plan import submit
@@ -112,6 +112,20 @@ def test_draining_suspension_trouble_and_the_end() -> None:
     assert told(run, finish(run, None, at(9))) == [("Normal", "Succeeded")]
     failed = decide(new_run(step(), accepted=False, problems=("spec.input: too large",)), MARKED, at()).run
     assert ("Warning", "Failed") in told(new_run(step(), accepted=False), failed)
+
+
+def test_a_run_that_is_made_suspended_says_why_nothing_happens() -> None:
+    new = new_run(step(), accepted=False, suspend=True)
+    accepted = decide(new, MARKED, at()).run
+    assert told(new, accepted) == [("Normal", "Accepted"), ("Normal", "Suspended")]
+    assert told(accepted, decide(accepted, MARKED, at(1)).run) == []
+
+
+def test_a_hold_names_its_reason_beside_the_message() -> None:
+    run = claimed(started(), 1)
+    held = halt_run(run, "PriceChanged", "12 % more", at(2))
+    (notice,) = notices(run, at(1), held, at(2))
+    assert (notice.reason, notice.message.partition(". Answer with: ")[0]) == ("Held", "PriceChanged: 12 % more")
 
 
 def test_an_end_says_its_reason_once() -> None:

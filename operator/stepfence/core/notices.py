@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepfence.core.model import Answer, Entry, Run
-from stepfence.core.summary import QuestionKind, questions_of
+from stepfence.core.summary import Question, QuestionKind, questions_of
 from stepfence.core.words import At, Outcome, State
 
-__all__ = ["Notice", "notices"]
+__all__ = ["Notice", "asking", "notices"]
 
 NORMAL, WARNING = "Normal", "Warning"
 _ASKED = {QuestionKind.RECONCILE: "NeedsReconciliation", QuestionKind.APPROVE: "ApprovalNeeded", QuestionKind.HOLD: "Held"}
@@ -120,11 +120,18 @@ def _questions(before: Run, then: At, after: Run, at: At) -> Iterator[Notice]:
     asked = {question.key for question in questions_of(before, then)}
     for question in questions_of(after, at):
         if question.key not in asked:
-            yield Notice(WARNING, _ASKED[question.kind], f"{question.message}. Answer with: {question.patch}")
+            yield Notice(WARNING, _ASKED[question.kind], asking(question))
+
+
+def asking(question: Question) -> str:
+    """Return what a person is asked, and the command that answers; a hold with its reason, for the Event says `Held` of each."""
+    reason = f"{question.reason}: " if question.kind is QuestionKind.HOLD else ""
+    return f"{reason}{question.message}. Answer with: {question.patch}"
 
 
 def _suspension(before: Run, after: Run) -> Iterator[Notice]:
-    if before.spec.suspend != after.spec.suspend and not after.terminal:
+    accepted_so = before.started_at is None and after.started_at is not None and after.spec.suspend
+    if (accepted_so or before.spec.suspend != after.spec.suspend) and not after.terminal:
         yield Notice(NORMAL, *(("Suspended", "by spec.suspend") if after.spec.suspend else ("Resumed", "spec.suspend is no longer set")))
 
 

@@ -24,6 +24,8 @@ __all__ = ["main"]
 
 _WRONG = 2
 _BROKEN_PIPE = 128 + signal.SIGPIPE
+# What changes no run may be done with an older copy of the state file too; so may a worker be killed.
+_ONLY_LOOK = frozenset({"list", "get", "logs", "kill"})
 _RESOURCES = frozenset({"agentruns.stepfence.dev", "agentrun.stepfence.dev", "agentruns", "agentrun", "arun"})
 
 
@@ -64,7 +66,11 @@ def _emit(text: str) -> None:
 
 async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
     manifests = read_manifests(given.files, given.namespace or "default") if given.command == "run" else []
-    async with opened(path, command=command_for(path, os.environ)) as state:
+    accept = given.command == "run" and given.accept_older_state
+    check = given.command not in _ONLY_LOOK and not accept
+    async with opened(path, command=command_for(path, os.environ), check=check) as state:
+        if accept:
+            await commands.accept_older(state)
         if given.command == "run":
             keys = await apply_manifests(state, manifests, folder) or await _unfinished(state, given.namespace)
             if not keys:
@@ -129,6 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     runs = names.add_parser("run", parents=[again], help="start runs, or go on with them, until they are over")
     runs.add_argument("files", nargs="*", type=Path, metavar="FILE.yaml", help="manifests of AgentRuns; none: all that are not over")
     runs.add_argument("-o", "--output", choices=["text", "json"], default="text", help="json: one object a line")
+    runs.add_argument(
+        "--accept-older-state", action="store_true", help="go on from an older copy of the state file: what is not over waits for a person"
+    )
     listing = names.add_parser("list", parents=[again], help="list runs")
     listing.add_argument("-o", "--output", choices=["table", "yaml", "json"], default="table")
     texts = {

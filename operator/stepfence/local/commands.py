@@ -15,17 +15,21 @@ from typing import Any
 import yaml
 
 from stepfence.core.errors import Code, Refused
+from stepfence.core.lifecycle import halt_run
+from stepfence.core.model import Run
+from stepfence.core.words import At
 from stepfence.local.admission import admit_patch
 from stepfence.local.manifest import Document
 from stepfence.local.processes import send
 from stepfence.local.reading import read_one
 from stepfence.local.state import State
 from stepfence.local.template import check_template
+from stepfence.local.witness import OlderCopy
 from stepfence.local.workers import WorkerRow
 from stepfence.ports import RunKey
 from stepfence.schema.times import parse_time
 
-__all__ = ["Write", "cancel", "drain", "get", "kill", "listing", "patch"]
+__all__ = ["Write", "accept_older", "cancel", "drain", "get", "kill", "listing", "patch"]
 
 Write = Callable[[str], None]
 _COLUMNS = ("NAMESPACE", "NAME", "PHASE", "STEPS", "TOKEN", "OPEN", "AGE")
@@ -96,6 +100,27 @@ async def patch(state: State, write: Write, key: RunKey, text: str) -> None:
     before = await state.runs.load(key)
     after = await state.runs.edit(key, change)
     write(f"agentrun.stepfence.dev/{key.name} patched{' (no change)' if after.revision == before.revision else ''}")
+
+
+async def accept_older(state: State) -> None:
+    """Go on from a state file that is an older copy of itself: every run that is not over waits for a person, then it is the newest.
+
+    Killed in between, it is an older copy still.
+    """
+    try:
+        await state.database.write(state.witness.check)
+    except OlderCopy as older:
+        reason = older.how
+    else:
+        return
+    await state.database.write(state.witness.leave_behind)
+    for key, _ in await state.runs.names():
+        await state.applier.apply(key, lambda run, at: (_held(run, reason, at), None))
+    await state.database.write(state.witness.begin_anew)
+
+
+def _held(run: Run, message: str, at: At) -> Run:
+    return run if run.terminal or run.ending is not None else halt_run(run, "LedgerBehind", message, at)
 
 
 async def cancel(state: State, write: Write, key: RunKey) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from stepfence.app import Applier
 from stepfence.app.system import SystemClock, SystemIds
 from stepfence.core.words import Settings
+from stepfence.local.witness import Witness
 from stepfence.local.workers import TABLES, Workers
 from stepfence.stores.sqlite import Database, SqliteRecordStore, SqliteRunStore
 
@@ -31,6 +32,7 @@ class State:
     workers: Workers
     applier: Applier
     clock: SystemClock
+    witness: Witness
 
     @property
     def folder(self) -> Path:
@@ -50,18 +52,23 @@ def default_path(environ: Mapping[str, str]) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path, *, command: str) -> AsyncIterator[State]:
-    """Open a state file, made when there is none. `command`: how its user begins a command line, as questions show it. Raises `OSError`."""
+async def opened(path: Path, *, command: str, check: bool = True) -> AsyncIterator[State]:
+    """Open a state file, made when there is none. `command`: how its user begins a command line, as questions show it.
+
+    `check`: whether it must be the newest copy of itself, as all must who change runs. Raises `OlderCopy` when it is not, `OSError`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.suppress(FileExistsError):
         # Payloads and results are for its user alone; SQLite gives its own files the same mode.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    settings, clock = Settings(command=command), SystemClock()
-    database = Database(path, TABLES)
+    settings, clock, witness = Settings(command=command), SystemClock(), Witness(path)
+    database = Database(path, TABLES, committed=witness.note)
     runs = SqliteRunStore(database, settings)
     try:
+        if check:
+            await database.write(witness.check)
         applier = Applier(runs, clock, SystemIds(), settings)
-        yield State(path, settings, database, runs, SqliteRecordStore(database), Workers(database), applier, clock)
+        yield State(path, settings, database, runs, SqliteRecordStore(database), Workers(database), applier, clock, witness)
     finally:
         await database.close()
 

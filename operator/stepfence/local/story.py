@@ -9,7 +9,7 @@ from datetime import datetime
 
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
-from stepfence.core.notices import Notice, notices
+from stepfence.core.notices import Notice, asking, notices
 from stepfence.core.summary import phase_of, questions_of
 from stepfence.core.words import At
 from stepfence.local.state import State
@@ -89,12 +89,12 @@ class Story:
             self._say(key, self._state.applier.at().now, Notice("Normal", "Deleted", "the run was deleted; a worker of it is told to go"))
 
     def _begin(self, key: RunKey, run: Run, at: At) -> None:
-        if run.started_at is None:
-            return
-        done = f", steps settled: {sum(entry.finished_at is not None for entry in run.ledger.values())}" if run.ledger else ""
-        self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}{self._again(key, run)}"))
+        if run.started_at is not None:
+            done = f", steps settled: {sum(entry.finished_at is not None for entry in run.ledger.values())}" if run.ledger else ""
+            by = ", by spec.suspend" if run.spec.suspend and not run.terminal else ""
+            self._say(key, at.now, Notice("Normal", phase_of(run, at).value, f"as stored{done}{by}{self._again(key, run)}"))
         for question in questions_of(run, at):
-            self._say(key, at.now, Notice("Warning", f"{question.kind}Needed", f"{question.message}{_ANSWER}{question.patch}"))
+            self._say(key, at.now, Notice("Warning", f"{question.kind}Needed", asking(question)))
 
     def _say(self, key: RunKey, now: datetime, notice: Notice) -> None:
         if self._as_json:

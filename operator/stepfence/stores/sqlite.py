@@ -23,7 +23,7 @@ from stepfence.core.words import Settings
 from stepfence.ports import RunKey, Stored, Write
 from stepfence.schema import IDENTITY_ANNOTATION, decode, identity_record_name, record_name
 
-__all__ = ["Database", "SqliteRecordStore", "SqliteRunStore"]
+__all__ = ["Database", "SqliteRecordStore", "SqliteRunStore", "last_revision"]
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -47,11 +47,14 @@ CREATE TABLE IF NOT EXISTS identities (namespace TEXT NOT NULL, name TEXT NOT NU
 
 
 class Database:
-    """The file, worked on by one thread of its own, so that no call blocks the loop. `tables`: more SQL that makes tables."""
+    """The file, worked on by one thread of its own, so that no call blocks the loop.
 
-    def __init__(self, path: Path, tables: str = "") -> None:
+    `tables`: more SQL that makes tables. `committed` is told the last revision, in that thread, after each write; it must not raise.
+    """
+
+    def __init__(self, path: Path, tables: str = "", *, committed: Callable[[int], None] = lambda _: None) -> None:
         self.path = path
-        self._tables = _TABLES + tables
+        self._tables, self._committed = _TABLES + tables, committed
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
         self._open: sqlite3.Connection | None = None
 
@@ -66,10 +69,12 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 answer = work(connection)
+                revision = last_revision(connection)
                 connection.execute("COMMIT")
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+            self._committed(revision)
             return answer
 
         return await self._in_thread(transact)
@@ -115,7 +120,8 @@ class Database:
                 connection.execute(statement)
             if connection.execute("SELECT count(*) FROM revisions").fetchone()[0] == 0:
                 connection.execute("INSERT INTO revisions VALUES (0)")
-            connection.execute(f"PRAGMA user_version={_VERSION}")
+            if found != _VERSION:  # else every opening would be a write
+                connection.execute(f"PRAGMA user_version={_VERSION}")
             connection.execute("COMMIT")
             stack.pop_all()
         return connection
@@ -290,4 +296,9 @@ def _document(row: sqlite3.Row) -> Document:
 def _next_revision(connection: sqlite3.Connection) -> int:
     """One count for all runs: a name that is used again never has an old revision again."""
     connection.execute("UPDATE revisions SET last = last + 1")
+    return last_revision(connection)
+
+
+def last_revision(connection: sqlite3.Connection) -> int:
+    """Return how many changes of runs the file has seen, as of this connection's transaction."""
     return int(connection.execute("SELECT last FROM revisions").fetchone()[0])

@@ -1,0 +1,217 @@
+"""An older copy of the state file is told from the newest one, and no run goes on from it without a person's word (I11)."""
+
+from __future__ import annotations
+
+import asyncio
+import filecmp
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from stepfence.core.errors import Code, Refused
+from stepfence.core.lifecycle import request_cancel
+from stepfence.core.words import Outcome
+from stepfence.local.__main__ import main
+from stepfence.local.commands import accept_older, cancel
+from stepfence.local.manifest import admit_new
+from stepfence.local.state import State, opened
+from stepfence.local.witness import Witness
+from stepfence.ports import RunKey
+
+COMMAND = "stepfence local"
+KEY, ENDING, SINCE = (RunKey("support", name) for name in ("refund", "ending", "since"))
+TEMPLATE = {"spec": {"containers": [{"name": "worker", "command": ["true"]}]}}
+OLDER = "the state file was put back from an older copy: "
+
+
+async def create(state: State, key: RunKey) -> None:
+    head = {"apiVersion": "stepfence.dev/v1alpha1", "kind": "AgentRun"}
+    await state.runs.create(admit_new({**head, "metadata": {"name": key.name}, "spec": {"template": TEMPLATE}}, key.namespace))
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    """A state file in which a run is open and another is over; `older` is a copy that does not know of a third one, `newest` does."""
+    path = tmp_path / "state.db"
+    async with opened(path, command=COMMAND) as state:
+        await create(state, KEY)
+        await create(state, ENDING)
+        await cancel(state, lambda _: None, ENDING)
+        await state.applier.apply(ENDING, lambda run, at: (request_cancel(run, at), None))
+    shutil.copy(path, tmp_path / "older")
+    async with opened(path, command=COMMAND) as state:
+        await create(state, SINCE)
+    shutil.copy(path, tmp_path / "newest")
+    return path
+
+
+async def use(path: Path) -> list[str]:
+    async with opened(path, command=COMMAND) as state:
+        return [key.name for key, _ in await state.runs.names()]
+
+
+async def put_back(path: Path, copy: str) -> None:
+    shutil.copy(path.with_name(copy), path)
+
+
+async def test_the_newest_file_is_used_again_and_again(path: Path) -> None:
+    assert await use(path) == await use(path) == ["ending", "refund", "since"]
+
+
+async def test_an_older_copy_is_refused_again_and_again_and_nothing_in_it_changes(path: Path) -> None:
+    await put_back(path, "older")
+    for _ in range(2):
+        with pytest.raises(Refused, match=OLDER + r"revision 5 was stored, it holds 4\. .*--accept-older-state") as refused:
+            await use(path)
+        assert refused.value.code is Code.HELD
+    assert filecmp.cmp(path, path.with_name("older"), shallow=False)
+
+
+async def test_the_newest_file_put_back_again_is_used(path: Path) -> None:
+    await put_back(path, "older")
+    with pytest.raises(Refused):
+        await use(path)
+    await put_back(path, "newest")
+    assert await use(path) == ["ending", "refund", "since"]
+
+
+async def test_a_file_that_was_removed_begins_anew(path: Path, tmp_path: Path) -> None:
+    shutil.move(path, tmp_path / "away")
+    assert await use(path) == []
+    assert await use(path) == []
+
+
+async def test_a_file_that_was_moved_elsewhere_is_used_and_guarded_there(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    moved = tmp_path / "elsewhere" / "state.db"
+    shutil.move(path, moved)
+    assert await use(moved) == ["ending", "refund", "since"]
+    shutil.copy(tmp_path / "older", moved)
+    with pytest.raises(Refused, match=OLDER):
+        await use(moved)
+
+
+async def test_a_file_of_another_place_put_here_is_no_copy_of_the_one_that_was_used_here(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    async with opened(other, command=COMMAND) as state:
+        for number in range(9):
+            await create(state, RunKey("support", f"run-{number}"))
+    shutil.copy(other, path)
+    with pytest.raises(Refused, match=OLDER + "another one was in use here, up to revision 5; this one holds 9"):
+        await use(path)
+
+
+async def test_who_accepts_an_older_copy_has_every_run_that_is_not_over_wait_for_an_answer(path: Path) -> None:
+    await put_back(path, "older")
+    async with opened(path, command=COMMAND, check=False) as state:
+        await accept_older(state)
+        held = (await state.applier.read(KEY)).run.hold
+        assert held is not None
+        assert (held.reason, held.message.startswith(OLDER)) == ("LedgerBehind", True)
+        ended = (await state.applier.read(ENDING)).run
+        assert (ended.hold, ended.outcome) == (None, Outcome.CANCELLED)
+    assert await use(path) == ["ending", "refund"]
+
+
+async def test_a_copy_of_before_an_older_one_was_accepted_is_refused_however_new(path: Path) -> None:
+    await put_back(path, "older")
+    async with opened(path, command=COMMAND, check=False) as state:
+        await accept_older(state)
+    await put_back(path, "newest")
+    with pytest.raises(Refused, match=OLDER + "another one was in use here"):
+        await use(path)
+
+
+async def test_to_accept_the_newest_file_changes_nothing(path: Path) -> None:
+    async with opened(path, command=COMMAND, check=False) as state:
+        await accept_older(state)
+        assert (await state.applier.read(KEY)).run.hold is None
+    await put_back(path, "newest")
+    assert await use(path) == ["ending", "refund", "since"]
+
+
+async def test_an_older_copy_is_not_accepted_by_halves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put_back(path, "older")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Witness, "begin_anew", killed)
+        async with opened(path, command=COMMAND, check=False) as state:
+            with pytest.raises(KeyboardInterrupt):
+                await accept_older(state)
+    with pytest.raises(Refused, match=OLDER):
+        await use(path)
+    async with opened(path, command=COMMAND, check=False) as state:
+        await accept_older(state)
+    assert await use(path) == ["ending", "refund"]
+
+
+@pytest.mark.parametrize("left", [b"", b"x" * 128, b"0" * 64], ids=["empty", "other", "half"])
+async def test_what_a_power_cut_left_of_the_witness_is_no_witness(left: bytes, path: Path) -> None:
+    path.with_name("state.db.seen").write_bytes(left)
+    assert await use(path) == ["ending", "refund", "since"]
+    await put_back(path, "older")
+    with pytest.raises(Refused, match=OLDER):
+        await use(path)
+
+
+async def test_a_witness_that_cannot_be_written_keeps_no_write_from_the_file_and_is_warned_of_once(tmp_path: Path) -> None:
+    (tmp_path / "state.db.seen").symlink_to(tmp_path / "absent" / "file")
+    with capture_logs() as logs:
+        async with opened(tmp_path / "state.db", command=COMMAND) as state:
+            await create(state, KEY)
+            await create(state, SINCE)
+    assert [entry["event"] for entry in logs] == ["an older copy of the state file would not be noticed"]
+    assert await use(tmp_path / "state.db") == ["refund", "since"]
+
+
+async def test_those_who_open_the_file_while_others_write_are_never_refused(path: Path) -> None:
+    over = threading.Event()
+
+    async def write() -> None:
+        async with opened(path, command=COMMAND) as state:
+            for number in range(60):
+                await create(state, RunKey("support", f"run-{number}"))
+
+    async def look() -> int:
+        count = 0
+        while not over.is_set():
+            await use(path)
+            count += 1
+        return count
+
+    lookers = [asyncio.create_task(look()) for _ in range(3)]
+    await asyncio.gather(write(), write_others(path))
+    over.set()
+    assert min(await asyncio.gather(*lookers)) > 0
+
+
+async def write_others(path: Path) -> None:
+    async with opened(path, command=COMMAND) as state:
+        for number in range(60):
+            await create(state, RunKey("other", f"run-{number}"))
+
+
+@pytest.mark.parametrize(
+    "words", [["list"], ["-n", "support", "get", "refund"], ["-n", "support", "logs", "refund"]], ids=lambda words: words[-1]
+)
+def test_what_changes_no_run_may_be_looked_at_in_an_older_copy(words: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(path.with_name("older"), path)
+    main(["--state", str(path), *words])
+    assert OLDER not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run"], ["patch", "refund", "-p", "{}"], ["cancel", "refund"], ["drain", "refund"], ["delete", "refund"]],
+    ids=lambda words: words[0],
+)
+def test_nothing_may_be_changed_in_an_older_copy(words: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(path.with_name("older"), path)
+    assert main(["--state", str(path), "-n", "support", *words]) == 2
+    assert f"stepfence local: {OLDER}" in capsys.readouterr().err
