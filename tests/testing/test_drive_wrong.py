@@ -1,6 +1,7 @@
 """Agents that are wrong in different ways are found out, each told what to change."""
 
 import asyncio
+import traceback
 import uuid
 from typing import Any
 
@@ -296,3 +297,49 @@ async def test_of_many_effects_the_table_shows_those_that_differ() -> None:
     error = await red(agent, crashes=["after 1"])
     header = str(error.report).partition("\n")[0]
     assert header.split() == ["crash", "point", "at", "POST", "/parts/0", "workers", "asked"]
+
+
+async def test_what_is_wrong_with_a_call_is_shown_where_the_agent_makes_it() -> None:
+    async def agent(run: Run, http: Client) -> None:
+        await run.step("refunds", Action.PAYMENT, {}, sender(http, "/refunds"))
+
+    error = await red(agent, plan=PAYMENT)
+    cause = error.__cause__
+    assert isinstance(cause, stepfence.CallRefused)
+    assert "unknown-step: step 'refunds' is not in the plan" in str(cause)
+    assert [entry.filename for entry in traceback.extract_tb(cause.__traceback__)] == [__file__]
+    assert (cause.__cause__, cause.__suppress_context__) == (None, True)
+
+
+@pytest.mark.parametrize("sends", [False, True], ids=["in doubt", "surely failed"])
+async def test_what_a_step_raised_is_told_with_its_cause_however_it_is_recorded(sends: bool) -> None:
+    async def agent(run: Run, http: Client) -> None:
+        async def refund(payload: Any, step: Step) -> None:
+            try:
+                order = payload["order"]
+            except KeyError as error:
+                raise ValueError("no order") from error
+            async with step.sending():
+                await http.post("/refunds", json=order)
+
+        async def refund_without_sending(payload: Any, step: Step) -> None:
+            async with step.sending():
+                await refund(payload, step)
+
+        await run.step("refund", Action.PAYMENT, {}, refund if sends else refund_without_sending)
+
+    error = await red(agent, plan=PAYMENT)
+    assert "step 'refund' raised ValueError: no order" in " ".join(str(error).split())
+    told = "".join(traceback.format_exception(error))
+    assert "KeyError: 'order'" in told
+    assert (
+        "driving.py"
+        not in told.partition("The above exception was the direct cause of the following exception")[2].partition("The above")[0]
+    )
+
+
+async def test_why_a_run_failed_without_an_exception_is_told() -> None:
+    async def agent(run: Run, _http: Client) -> None:
+        await run.fail("NoMoney", "the account is empty")
+
+    assert "the run ended Failed: NoMoney (the account is empty)" in str(await red(agent, plan=PAYMENT))

@@ -5,10 +5,14 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from pydantic.alias_generators import to_camel
 
-from stepfence.testing import NotRestartSafe, drive
+from stepfence.gateway.wire import StepBody
+from stepfence.testing import MemoryCluster, NotRestartSafe, drive
 from stepfence.testing.driving import drive_sync
 from tests.testing.agents import plain
 
@@ -106,6 +110,37 @@ async def test_a_running_loop_goes_on_while_an_agent_is_driven() -> None:
 def test_a_wrong_list_of_crashes_is_named(crashes: str | list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         drive_sync(plain, crashes=crashes)
+
+
+WRONG_PLANS = [
+    ([{"id": "refund", "action": "Pay"}], ValueError, r"plan\[0\]\.action: Input should be 'Read', 'Upsert'"),
+    ([{"id": "refund"}, {"action": "Payment"}], ValueError, r"plan\[1\]\.id: Field required"),
+    ([{"id": "refund", "timeout": 5}], ValueError, r"plan\[0\]\.timeout: no such field"),
+    ([{"id": "refund", "timeout_seconds": 5}], ValueError, r"plan\[0\]\.timeout_seconds: no such field"),
+    ([{"id": "refund", "timeoutSeconds": "5"}], ValueError, r"plan\[0\]\.timeoutSeconds: Input should be a valid integer"),
+    ([{"id": "refund", "approval": {"after": 5}}], ValueError, r"plan\[0\]\.approval\.after: no such field"),
+    ([{"id": "refund"}, {"id": "refund"}], ValueError, r"plan\[1\]\.id: 'refund' stands twice"),
+    ([], ValueError, "plan: at least one step is needed"),
+    ({"steps": []}, TypeError, "plan: a list of steps is needed"),
+    (["refund"], TypeError, "plan: a list of steps is needed"),
+]
+
+
+@pytest.mark.parametrize(("plan", "kind", "says"), WRONG_PLANS, ids=lambda value: str(value)[:60])
+async def test_a_wrong_plan_is_refused_before_anything_runs_and_its_field_is_named(plan: Any, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        await drive(plain, plan=plan)
+    async with MemoryCluster() as cluster:
+        with pytest.raises(kind, match=says):
+            await cluster.create(plan=plan)
+
+
+def test_a_plan_may_have_every_field_of_the_api() -> None:
+    definition = yaml.safe_load((Path(__file__).parents[2] / "crds/agentruns.yaml").read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["plan"]
+    fields = schema["properties"]["steps"]["items"]["properties"]
+    known = {field.alias or to_camel(name) for name, field in StepBody.model_fields.items()}
+    assert known == set(fields)
 
 
 def test_an_agent_that_takes_something_else_is_told_what_it_gets() -> None:

@@ -23,7 +23,9 @@ from stepfence.gateway.app import create_app
 from stepfence.ports import Clock, Ids, RunKey
 from stepfence.sdk import Connection, Options, SyncConnection, connect, connect_sync
 from stepfence.sdk import Settings as WorkerSettings
+from stepfence.sdk.planning import PlanStep
 from stepfence.stores import MemoryRecordStore, MemoryRunStore
+from stepfence.testing.plans import checked_plan
 from stepfence.testing.pods import MemoryGate, Pod
 
 __all__ = ["MemoryCluster", "MemoryRun", "MemoryWorker"]
@@ -63,10 +65,13 @@ class MemoryCluster:
         return Path(self._folder.name)
 
     async def create(
-        self, name: str = "run", *, plan: Sequence[Mapping[str, Any]] | None = None, namespace: str = "default", **spec: Any
+        self, name: str = "run", *, plan: Sequence[PlanStep | Mapping[str, Any]] | None = None, namespace: str = "default", **spec: Any
     ) -> MemoryRun:
-        """Apply an AgentRun: `plan` has steps as in `spec.plan.steps`, `spec` the other fields by their names in JSON."""
-        body = {"template": {}, **spec, **({"plan": {"steps": [dict(step) for step in plan]}} if plan is not None else {})}
+        """Apply an AgentRun: `plan` has steps as in `spec.plan.steps`, `spec` the other fields by their names in JSON.
+
+        Raises `ValueError` naming what is wrong in the plan, `TypeError` when it is no list of steps.
+        """
+        body = {"template": {}, **spec, **({"plan": {"steps": checked_plan(plan)}} if plan is not None else {})}
         stored = self.store.create({"metadata": {"name": name, "namespace": namespace}, "spec": body})
         run = MemoryRun(self, stored.key)
         await run.reconcile()

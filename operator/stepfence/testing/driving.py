@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import anyio.to_thread
 import structlog
 
 from stepfence.core.canonical import Json
-from stepfence.sdk.planning import PlanStep, plan_document
+from stepfence.sdk.planning import PlanStep
 from stepfence.testing.effects import Provider
 from stepfence.testing.findings import Finding, Kind, findings_of
 from stepfence.testing.history import History
+from stepfence.testing.plans import checked_plan
 from stepfence.testing.playing import Agent, Play, count_of_arguments
 from stepfence.testing.points import CrashPoint, every_point, parse_points
 from stepfence.testing.report import Report, Row, verdict
 
 __all__ = ["drive", "drive_sync"]
 
-_HERE = str(Path(__file__).parent)
+_PACKAGE = Path(__file__).parents[1]
 Crashes = str | Iterable[str | CrashPoint]
 
 
@@ -78,9 +81,10 @@ def _prepared(
     provider: Provider | type | None,
     workers: int,
 ) -> tuple[Play, list[CrashPoint] | None]:
+    __tracebackhide__ = True
     points = parse_points(crashes)
     count_of_arguments(agent)
-    steps: Any = None if plan is None else plan_document(plan)
+    steps = None if plan is None else checked_plan(plan)
     return Play(agent, given, steps, provider, workers), points
 
 
@@ -110,15 +114,26 @@ def _unseen(baseline: History, points: list[CrashPoint] | None) -> tuple[Finding
 
 
 def _cause(report: Report) -> BaseException | None:
-    """What the agent raised without a crash: the fault is there, not in its restart. Its traceback begins in the agent."""
-    ends = report.baseline.workers if report.rows[0].findings else []
-    error = next((end.error for end in ends if isinstance(end.error, Exception)), None)
-    if error is None:
+    """What the agent or a step of it raised without a crash: the fault is there, not in its restart."""
+    if not report.rows[0].findings or report.baseline.error is None:
         return None
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+    _, error = report.baseline.error
+    if type(error).__module__.startswith(f"{_PACKAGE.name}."):
+        error.__cause__, error.__suppress_context__ = None, True  # how it came about in here is of no use to who wrote the agent
+    return error.with_traceback(_of_the_agent(error.__traceback__))
+
+
+def _of_the_agent(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without what is ours: it begins in the agent, and ends there when the agent called us."""
+    frames = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(f"{_PACKAGE}{os.sep}"):
+            frames.append(trace)
         trace = trace.tb_next
-    return error.with_traceback(trace)
+    kept: TracebackType | None = None
+    for frame in reversed(frames):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
 
 
 @contextlib.contextmanager

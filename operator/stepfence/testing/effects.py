@@ -67,6 +67,7 @@ class Outside:
     marks: dict[str, StepMark] = field(default_factory=dict)
     # What each step's function returned.
     results: dict[str, Any] = field(default_factory=dict)
+    raised: dict[str, Exception] = field(default_factory=dict)
     # The name of the effect at which the run was hit, and in how many workers.
     hit: str | None = None
     hits: list[int] = field(default_factory=list)

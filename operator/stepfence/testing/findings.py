@@ -126,17 +126,18 @@ def _not_succeeded(history: History) -> Finding:
             Kind.NOT_SUCCEEDED, "the agent went on after it was cancelled", "Do not catch CancelledError or BaseException and go on."
         )
     if history.outcome:
-        text = f"the run ended {history.outcome}: {history.reason}"
+        message = f" ({history.message})" if history.message and history.error is None else ""
+        text = f"the run ended {history.outcome}: {history.reason}{message}"
     else:
         text = f"the run was not over after {len(history.workers)} workers: {history.reason}"
-    return Finding(
-        Kind.NOT_SUCCEEDED, text + _last_error(history), "Each worker must come to the end by itself, from the recorded results."
-    )
+    return Finding(Kind.NOT_SUCCEEDED, text + _raised(history), "Each worker must come to the end by itself, from the recorded results.")
 
 
-def _last_error(history: History) -> str:
-    errors = [end.error for end in history.workers if end.ending is Ending.RAISED and end.error is not None]
-    return f"; the agent raised {type(errors[-1]).__name__}: {errors[-1]}" if errors else ""
+def _raised(history: History) -> str:
+    if history.error is None:
+        return ""
+    who, error = history.error
+    return f"; {who} raised {type(error).__name__}: {error}"
 
 
 def _first_of_each(effects: list[Effect]) -> list[Effect]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from stepfence.core.words import Action, Recovery
+from stepfence.sdk import StepFailed
 from stepfence.testing.effects import Effect
 from stepfence.testing.points import CrashPoint
 
@@ -51,12 +52,24 @@ class History:
     plain: bool = False
     outcome: str = ""
     reason: str = ""
+    message: str = ""
     results: Mapping[str, Any] = field(default_factory=dict)
+    # What a step's function raised last.
+    raised: dict[str, Exception] = field(default_factory=dict)
 
     @property
     def succeeded(self) -> bool:
         """Whether the run came to its end."""
         return self.plain or self.outcome == "Succeeded"
+
+    @property
+    def error(self) -> tuple[str, BaseException] | None:
+        """What stood in the way, and who raised it: a step's function before an agent that was told of it by an exception of ours."""
+        errors = [end.error for end in self.workers if end.ending is Ending.RAISED and end.error is not None]
+        if self.raised and (not errors or isinstance(errors[-1], StepFailed)):
+            step, error = next(reversed(self.raised.items()))
+            return f"step {step!r}", error
+        return ("the agent", errors[-1]) if errors else None
 
     @property
     def counts(self) -> Counter[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
@@ -118,22 +119,31 @@ class Life:
         return marked
 
     def _under(self, mark: StepMark, perform: Perform) -> Perform:
-        results = self.outside.results
+        outside = self.outside
+
+        @contextlib.contextmanager
+        def noting() -> Iterator[None]:
+            CURRENT_STEP.set(mark)
+            try:
+                yield
+            except Exception as error:
+                outside.raised[mark.id] = error
+                raise
 
         async def awaited(awaitable: Any) -> Any:
-            CURRENT_STEP.set(mark)
-            results[mark.id] = value = await awaitable
+            with noting():
+                outside.results[mark.id] = value = await awaitable
             return value
 
         async def coroutine(payload: Any, step: Step) -> Any:
             return await awaited(perform(payload, step))
 
         def called(payload: Any, step: Step) -> Any:
-            CURRENT_STEP.set(mark)
-            value = perform(payload, step)
-            if inspect.isawaitable(value):
-                return awaited(value)
-            results[mark.id] = value
+            with noting():
+                value = perform(payload, step)
+                if inspect.isawaitable(value):
+                    return awaited(value)
+                outside.results[mark.id] = value
             return value
 
         return coroutine if is_async(perform) else called

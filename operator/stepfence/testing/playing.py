@@ -180,7 +180,8 @@ class Play:
         history.effects, history.hit, history.hits = outside.effects, outside.hit, len(outside.hits)
         status = run.status
         history.outcome, history.reason = str(status.get("outcome", "")), str(status.get("reason", "") or run.phase)
-        history.results = outside.results
+        history.message = str(status.get("message", ""))
+        history.results, history.raised = outside.results, outside.raised
 
     def learn(self, baseline: History) -> None:
         """Remember what each step of the baseline gave, where that is not simply its provider's answer."""
