@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import jsonpatch
 import pytest
 
 from e2e.contract.crd_bad_writes import DECISIONS, IMMUTABLE, PLAN, Write
 from e2e.contract.crd_runs import ANSWERED, CONDITIONS, SPEC
 from stepfence.core.errors import Code, Refused
-from stepfence.local.admission import admit_patch
+from stepfence.local.admission import admit_json_patch, admit_patch
 from stepfence.local.manifest import admit_new
+from stepfence.stores.merge import merge
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -41,6 +43,20 @@ def send(write: Write) -> None:
 def test_what_the_definition_refuses_is_refused_here(write: Write) -> None:
     with pytest.raises(Refused) as refused:
         send(write)
+    assert refused.value.code is Code.BAD_REQUEST
+    assert write.path.split("[")[0] in (refused.value.field or "")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [write for write in (*IMMUTABLE, *PLAN, *DECISIONS) if write.on != "nothing"],
+    ids=lambda write: f"{write.rule}: {write.sentence}",
+)
+def test_what_a_merge_patch_may_not_do_a_json_patch_may_not(write: Write) -> None:
+    before = stored(write.on)
+    operations = jsonpatch.make_patch(before, merge(before, {"spec": write.change})).patch
+    with pytest.raises(Refused) as refused:
+        admit_json_patch(before, operations)
     assert refused.value.code is Code.BAD_REQUEST
     assert write.path.split("[")[0] in (refused.value.field or "")
 
@@ -95,6 +111,63 @@ def test_a_fitting_answer_is_taken(decisions: dict[str, Any]) -> None:
     after = admit_patch(stored("open"), {"spec": {"decisions": decisions}})
     for key, decision in decisions.items():
         assert after["spec"]["decisions"].get(key) == decision
+
+
+def test_a_json_patch_answers_and_holds_and_changes_nothing_else() -> None:
+    before = stored("open")
+    unchanged = copy.deepcopy(before)
+    operations = [
+        {"op": "test", "path": "/spec/decisions", "value": before["spec"]["decisions"]},
+        {"op": "add", "path": "/spec/decisions/refund.q1", "value": {"verdict": "Happened", "result": {"id": "re_1"}}},
+        {"op": "add", "path": "/spec/suspend", "value": True},
+        {"op": "add", "path": "/metadata/labels", "value": {"team": "a"}},
+        {"op": "copy", "from": "/metadata/labels/team", "path": "/metadata/labels/owner"},
+    ]
+    after = admit_json_patch(before, operations)
+    assert before == unchanged
+    assert after == merge(
+        before,
+        {
+            "metadata": {"labels": {"team": "a", "owner": "a"}},
+            "spec": {"suspend": True, "decisions": {"refund.q1": {"verdict": "Happened", "result": {"id": "re_1"}}}},
+        },
+    )
+
+
+def doubling(times: int) -> list[dict[str, Any]]:
+    start = {"op": "add", "path": "/metadata/annotations", "value": {"a0": "x" * 1000}}
+    return [start, *({"op": "copy", "from": "/metadata", "path": f"/metadata/a{number}"} for number in range(times))]
+
+
+@pytest.mark.parametrize(
+    ("patch", "says"),
+    [
+        ({"spec": {}}, "a JSON patch is a list of operations"),
+        (["add"], "a JSON patch is a list of operations"),
+        ([{"op": "add", "path": "/spec/suspend", "value": True}] * 10_001, "10001 operations, at most 10000"),
+        ([{"op": "put", "path": "/spec/suspend", "value": True}], "operation 0 cannot be applied: "),
+        ([{"op": "add", "path": "/spec/suspend"}], "operation 0 cannot be applied: "),
+        ([{"op": "add", "value": True}], "operation 0 cannot be applied: "),
+        ([{"op": "add", "path": 5, "value": True}], "operation 0 cannot be applied: "),
+        ([{"op": "remove", "path": "/spec/absent"}], "/spec/absent: operation 0 cannot be applied: "),
+        ([{"op": "replace", "path": "/spec/a/b", "value": 1}], "/spec/a/b: operation 0 cannot be applied: "),
+        ([{"op": "test", "path": "/spec/suspend", "value": True}], "/spec/suspend: operation 0 cannot be applied: "),
+        ([{"op": "remove", "path": "/spec"}], "spec: cannot be removed"),
+        ([{"op": "remove", "path": "/metadata"}], "metadata: cannot be removed"),
+        ([{"op": "replace", "path": "", "value": 1}], "cannot be removed"),
+        ([{"op": "add", "path": "/status/outcome", "value": "Succeeded"}], "status: only spec, labels and annotations"),
+        ([{"op": "remove", "path": "/status"}], "status: only spec, labels and annotations"),
+        ([{"op": "add", "path": "/surprise", "value": 1}], "surprise: only spec, labels and annotations"),
+        ([{"op": "replace", "path": "/metadata/name", "value": "b"}], "metadata.name: only labels and annotations"),
+        ([{"op": "add", "path": "/metadata/labels", "value": {"a": 1}}], "metadata.labels: values are strings"),
+        (doubling(40), "operation .* cannot be applied: larger than"),
+    ],
+    ids=lambda value: str(value)[:70],
+)
+def test_a_wrong_json_patch_is_refused_and_told_why(patch: Any, says: str) -> None:
+    with pytest.raises(Refused, match=says) as refused:
+        admit_json_patch(stored("open"), patch)
+    assert refused.value.code is Code.BAD_REQUEST
 
 
 def test_an_answer_under_a_wrong_key_is_told_the_open_ones() -> None:

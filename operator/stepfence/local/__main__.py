@@ -104,7 +104,7 @@ async def _about_one(state: State, key: RunKey, given: argparse.Namespace) -> No
     if given.command == "get":
         await commands.get(state, _write, key, output=given.output)
     elif given.command == "patch":
-        await commands.patch(state, _write, key, given.patch)
+        await commands.patch(state, _write, key, given.patch, kind=given.type)
     elif given.command == "logs":
         await logs(state, _emit, key, given.worker, follow=given.follow)
     elif given.command == "delete":
@@ -153,8 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     for command in about.values():
         command.add_argument("target", nargs="+", metavar="RUN", help="its name; the words agentruns.stepfence.dev may stand before it")
     about["get"].add_argument("-o", "--output", choices=["table", "yaml", "json"], default="yaml")
-    about["patch"].add_argument("-p", "--patch", required=True, metavar="JSON", help="a merge patch")
-    about["patch"].add_argument("--type", choices=["merge"], default="merge")
+    about["patch"].add_argument("-p", "--patch", required=True, metavar="JSON", help="the patch, in JSON or YAML")
+    about["patch"].add_argument("--type", choices=["merge", "json"], default="merge", help="default: merge (RFC 7396); json: RFC 6902")
     about["patch"].add_argument("--field-manager", metavar="NAME", help="taken as kubectl takes it; not kept")
     about["logs"].add_argument("-w", "--worker", type=int, metavar="NUMBER", help="default: the last one")
     about["logs"].add_argument(

@@ -18,7 +18,7 @@ from stepfence.core.errors import Code, Refused
 from stepfence.core.lifecycle import halt_run
 from stepfence.core.model import Run
 from stepfence.core.words import At
-from stepfence.local.admission import admit_patch
+from stepfence.local.admission import admit_json_patch, admit_patch
 from stepfence.local.manifest import Document
 from stepfence.local.processes import send
 from stepfence.local.reading import read_one
@@ -84,15 +84,16 @@ def _print(value: Any, write: Write, output: str) -> None:
     write(text.rstrip("\n"))
 
 
-async def patch(state: State, write: Write, key: RunKey, text: str) -> None:
-    """Apply a merge patch in JSON (or YAML, as kubectl takes it). Raises `Refused` naming the field."""
+async def patch(state: State, write: Write, key: RunKey, text: str, *, kind: str = "merge") -> None:
+    """Apply a patch in JSON (or YAML, as kubectl takes it): `kind` merge or json. Raises `Refused` naming the field."""
+    admit = {"merge": admit_patch, "json": admit_json_patch}[kind]
     try:
         changes = read_one(text)
     except Refused as refused:
         raise Refused(refused.code, f"the patch is no JSON: {refused.detail}") from refused
 
     def change(before: Document) -> Document:
-        after = admit_patch(before, changes)
+        after = admit(before, changes)
         if after["spec"]["template"] != before["spec"]["template"]:
             check_template(after["spec"]["template"])
         return after

@@ -10,7 +10,7 @@ import yaml
 
 from stepfence.core.errors import Code, Refused
 
-__all__ = ["read_documents", "read_one"]
+__all__ = ["read_documents", "read_one", "require_json"]
 
 # As much as an API server takes in one object; and what aliases make of a few lines ends here.
 _LARGEST = 1_536 * 1024
@@ -42,7 +42,7 @@ def read_documents(text: str) -> list[Any]:
     try:
         found = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
         for document in found:
-            _require_json(document)
+            require_json(document)
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise Refused(Code.BAD_REQUEST, str(error)) from error
     return found
@@ -52,7 +52,7 @@ def read_one(text: str) -> Any:
     """Return the one value that a text holds, read as JSON where it is JSON. Raises `Refused(BAD_REQUEST)`."""
     try:
         value = json.loads(text)
-        _require_json(value)
+        require_json(value)
     except json.JSONDecodeError:
         found = read_documents(text)
         if len(found) != 1:
@@ -63,7 +63,7 @@ def read_one(text: str) -> Any:
     return value
 
 
-def _require_json(value: Any) -> None:
+def require_json(value: Any) -> None:
     """Raise `ValueError` or `TypeError` for what JSON cannot carry: no number, half of a character, a date, a ring of aliases."""
     length = 0
     for piece in json.JSONEncoder(allow_nan=False, ensure_ascii=False).iterencode(value):
