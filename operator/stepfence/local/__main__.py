@@ -9,11 +9,13 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
 
 from stepfence.core.errors import Conflict, Refused, Unknown
 from stepfence.local import commands, deletion
+from stepfence.local.beside import Beside
 from stepfence.local.lines import Lines
 from stepfence.local.logs import logs
 from stepfence.local.run import INTERRUPTED, apply_manifests, read_manifests, run
@@ -32,8 +34,9 @@ _RESOURCES = frozenset({"agentruns.stepfence.dev", "agentrun.stepfence.dev", "ag
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
     given = _parser().parse_args(argv)
+    beside = Beside()
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger("warning"), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+        wrapper_class=structlog.make_filtering_bound_logger("warning"), logger_factory=structlog.WriteLoggerFactory(cast(TextIO, beside))
     )
     path = Path(given.state).absolute() if given.state else default_path(os.environ)
     try:
@@ -45,8 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except (Refused, Conflict, Unknown, OSError) as error:
+        beside.finish()
         sys.stderr.write(f"stepfence local: {_text(error)}\n")
         return _WRONG
+    finally:
+        beside.finish()
 
 
 def _text(error: Exception) -> str:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-import structlog
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -103,12 +102,9 @@ class Screen(Lines):
         self._live.start()
         # Whoever is killed with SIGKILL leaves the terminal as it is.
         self._console.show_cursor(True)
-        warnings = structlog.get_config()
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
         try:
             yield
         finally:
-            structlog.configure(logger_factory=warnings["logger_factory"])
             await self._end()
 
     async def _end(self) -> None:
