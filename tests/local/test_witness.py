@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import filecmp
 import shutil
+import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from stepfence.core.errors import Code, Refused
-from stepfence.core.lifecycle import request_cancel
+from stepfence.core.lifecycle import halt_run, request_cancel
 from stepfence.core.words import Outcome
 from stepfence.local.__main__ import main
 from stepfence.local.commands import accept_older, cancel
@@ -20,6 +22,8 @@ from stepfence.local.manifest import admit_new
 from stepfence.local.state import State, opened
 from stepfence.local.witness import Witness
 from stepfence.ports import RunKey
+from stepfence.stores import sqlite
+from stepfence.stores.sqlite import Work
 
 COMMAND = "stepfence local"
 KEY, ENDING, SINCE = (RunKey("support", name) for name in ("refund", "ending", "since"))
@@ -131,6 +135,112 @@ async def test_to_accept_the_newest_file_changes_nothing(path: Path) -> None:
         assert (await state.applier.read(KEY)).run.hold is None
     await put_back(path, "newest")
     assert await use(path) == ["ending", "refund", "since"]
+
+
+async def test_two_who_accept_an_older_copy_at_once_go_on_with_one_history(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await put_back(path, "older")
+    async with opened(path, command=COMMAND, check=False) as one, opened(path, command=COMMAND, check=False) as other:
+        write, looked, go = other.database.write, asyncio.Event(), asyncio.Event()
+
+        async def late(work: Work[Any]) -> Any:
+            try:
+                return await write(work)
+            finally:
+                if not looked.is_set():
+                    looked.set()
+                    await go.wait()
+
+        monkeypatch.setattr(other.database, "write", late)
+        second = asyncio.create_task(accept_older(other))
+        await looked.wait()
+        await accept_older(one)
+        go.set()
+        await second
+        for state in (other, one):
+            await create(state, RunKey("support", f"by-{'one' if state is one else 'other'}"))
+            assert "refund" in await use(path)
+
+
+async def test_a_hold_of_an_older_copy_is_asked_anew_for_its_answer_may_stand_in_the_copy(path: Path) -> None:
+    async def questions(state: State) -> list[str]:
+        holds = [(await state.applier.read(key)).run.hold for key in (KEY, SINCE)]
+        return [hold.question for hold in holds if hold is not None]
+
+    await put_back(path, "newest")
+    async with opened(path, command=COMMAND) as state:
+        await state.applier.apply(KEY, lambda run, at: (halt_run(run, "BudgetSpent", "look", at), None))
+        await state.applier.apply(SINCE, lambda run, at: (halt_run(run, "LedgerBehind", "look", at), None))
+        before = await questions(state)
+    shutil.copy(path, path.with_name("held"))
+    async with opened(path, command=COMMAND) as state:
+        await cancel(state, lambda _: None, KEY)
+    await put_back(path, "held")
+    async with opened(path, command=COMMAND, check=False) as state:
+        await accept_older(state)
+        assert set(before).isdisjoint(await questions(state))
+        hold = (await state.applier.read(KEY)).run.hold
+        assert hold is not None
+        assert hold.reason == "LedgerBehind"
+        assert hold.message.endswith("It was held before (BudgetSpent: look)")
+
+
+async def test_a_copy_of_before_a_run_was_deleted_is_refused(path: Path, tmp_path: Path) -> None:
+    async with opened(path, command=COMMAND) as state:
+        await state.runs.delete(KEY)
+    await put_back(path, "newest")
+    with pytest.raises(Refused, match=OLDER):
+        await use(path)
+
+
+async def of_before_witnesses(path: Path) -> None:
+    """As a version of Stepfence left it that knew none."""
+    async with opened(path, command=COMMAND, check=False) as state:
+        await create(state, KEY)
+
+
+async def test_a_file_of_before_there_were_witnesses_is_used_and_guarded_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    await of_before_witnesses(path)
+    shutil.copy(path, tmp_path / "older")
+    assert await use(path) == await use(path) == ["refund"]
+    await put_back(path, "older")
+    with pytest.raises(Refused, match=OLDER):
+        await use(path)
+    async with opened(path, command=COMMAND, check=False) as state:
+        await accept_older(state)
+    assert await use(path) == ["refund"]
+
+
+async def test_a_file_of_before_there_were_witnesses_is_used_when_the_first_use_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.db"
+    await of_before_witnesses(path)
+
+    def killed(connection: sqlite3.Connection) -> int:
+        check_revision(connection)
+        raise KeyboardInterrupt
+
+    check_revision = sqlite.last_revision
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite, "last_revision", killed)  # what comes between the check and its commit
+        with pytest.raises(KeyboardInterrupt):
+            await use(path)
+    assert await use(path) == ["refund"]
+
+
+async def test_one_file_of_two_names_has_one_witness(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.db"
+    link.symlink_to(path)
+    assert await use(link) == ["ending", "refund", "since"]
+    assert list(link.parent.iterdir()) == [link]
+    await put_back(path, "older")
+    with pytest.raises(Refused, match=OLDER):
+        await use(link)
+    async with opened(path, command=COMMAND, check=False) as state:
+        await accept_older(state)
+    assert await use(link) == await use(path) == ["ending", "refund"]
 
 
 async def test_an_older_copy_is_not_accepted_by_halves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

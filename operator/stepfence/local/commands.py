@@ -5,15 +5,19 @@ No command needs `stepfence local run` to be running: what is written takes effe
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import yaml
 
+from stepfence.core.canonical import fresh_id
 from stepfence.core.errors import Code, Refused
 from stepfence.core.lifecycle import halt_run
 from stepfence.core.model import Run
@@ -24,7 +28,7 @@ from stepfence.local.processes import send
 from stepfence.local.reading import read_one
 from stepfence.local.state import State
 from stepfence.local.template import check_template
-from stepfence.local.witness import OlderCopy
+from stepfence.local.witness import OlderCopy, Witness
 from stepfence.local.workers import WorkerRow
 from stepfence.ports import RunKey
 from stepfence.schema.times import parse_time
@@ -108,20 +112,32 @@ async def accept_older(state: State) -> None:
 
     Killed in between, it is an older copy still.
     """
-    try:
-        await state.database.write(state.witness.check)
-    except OlderCopy as older:
-        reason = older.how
-    else:
+    older = await state.database.write(functools.partial(_left_behind, state.witness))
+    if older is None:
         return
-    await state.database.write(state.witness.leave_behind)
     for key, _ in await state.runs.names():
-        await state.applier.apply(key, lambda run, at: (_held(run, reason, at), None))
+        await state.applier.apply(key, lambda run, at: (_held(run, older.how, at), None))
     await state.database.write(state.witness.begin_anew)
 
 
+def _left_behind(witness: Witness, connection: sqlite3.Connection) -> OlderCopy | None:
+    """In one transaction: of two who accept it at once, none leaves behind what the other goes on with."""
+    try:
+        witness.check(connection)
+    except OlderCopy as older:
+        witness.leave_behind(connection)
+        return older
+    return None
+
+
 def _held(run: Run, message: str, at: At) -> Run:
-    return run if run.terminal or run.ending is not None else halt_run(run, "LedgerBehind", message, at)
+    """A hold of before is asked anew: its answer may stand in the copy already, and was given before the copy was an older one."""
+    if run.terminal or run.ending is not None:
+        return run
+    if run.hold is not None and run.hold.reason == "LedgerBehind":
+        return replace(run, hold=replace(run.hold, question=fresh_id(at.nonce, "run", run.hold.question)))
+    before = f". It was held before ({run.hold.reason}: {run.hold.message})" if run.hold is not None else ""
+    return halt_run(replace(run, hold=None), "LedgerBehind", message + before, at)
 
 
 async def cancel(state: State, write: Write, key: RunKey) -> None:

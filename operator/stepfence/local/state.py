@@ -57,10 +57,7 @@ async def opened(path: Path, *, command: str, check: bool = True) -> AsyncIterat
 
     `check`: whether it must be the newest copy of itself, as all must who change runs. Raises `OlderCopy` when it is not, `OSError`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with contextlib.suppress(FileExistsError):
-        # Payloads and results are for its user alone; SQLite gives its own files the same mode.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    path = _made(path)
     settings, clock, witness = Settings(command=command), SystemClock(), Witness(path)
     database = Database(path, TABLES, committed=witness.note)
     runs = SqliteRunStore(database, settings)
@@ -71,6 +68,15 @@ async def opened(path: Path, *, command: str, check: bool = True) -> AsyncIterat
         yield State(path, settings, database, runs, SqliteRecordStore(database), Workers(database), applier, clock, witness)
     finally:
         await database.close()
+
+
+def _made(path: Path) -> Path:
+    path = Path(os.path.realpath(path))  # by whichever link it is named: what stands beside it is one for all
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.suppress(FileExistsError):
+        # Payloads and results are for its user alone; SQLite gives its own files the same mode.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    return path
 
 
 def command_for(path: Path, environ: Mapping[str, str]) -> str:

@@ -58,9 +58,12 @@ class Witness:
         To be called within a transaction that holds the write lock. Raises `OlderCopy` when the file is not the newest.
         """
         history, seen, stored = _history(connection), self._read(), last_revision(connection)
-        if history is None:
+        if history is None and not stored:
             self.leave_behind(connection)
             self.begin_anew(connection)
+        elif history is None and seen is None:
+            # Of before there were witnesses. Noted by the commit: one that is killed on the way leaves none that speaks against the file.
+            self._history = self.leave_behind(connection)
         elif seen is None:
             self.begin_anew(connection)
         elif seen.history != history:
@@ -70,9 +73,11 @@ class Witness:
         else:
             self._history = history
 
-    def leave_behind(self, connection: sqlite3.Connection) -> None:
+    def leave_behind(self, connection: sqlite3.Connection) -> str:
         """Make this file one of its own: until `begin_anew` any witness speaks against it, and after that against every other copy."""
-        connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (_SETTING, uuid.uuid4().hex))
+        history = uuid.uuid4().hex
+        connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (_SETTING, history))
+        return history
 
     def begin_anew(self, connection: sqlite3.Connection) -> None:
         """Make this file the newest one. Within a transaction, as `check`."""

@@ -190,6 +190,7 @@ class SqliteRunStore:
         def work(connection: sqlite3.Connection) -> None:
             allow(self._stored(key, _row(connection, key)).run)
             connection.execute("DELETE FROM runs WHERE namespace = ? AND name = ?", key)
+            _next_revision(connection)  # a change as any other: a copy of before it is an older one
 
         await self._database.write(work)
 
