@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import filecmp
+import os
 import shutil
+import signal
 import sqlite3
+import subprocess
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +23,10 @@ from stepfence.core.words import Outcome
 from stepfence.local.__main__ import main
 from stepfence.local.commands import accept_older, cancel
 from stepfence.local.manifest import admit_new
+from stepfence.local.processes import MARK
 from stepfence.local.state import State, opened
 from stepfence.local.witness import Witness
+from stepfence.local.workers import WorkerRow, token_hash
 from stepfence.ports import RunKey
 from stepfence.stores import sqlite
 from stepfence.stores.sqlite import Work
@@ -241,6 +247,38 @@ async def test_one_file_of_two_names_has_one_witness(path: Path, tmp_path: Path)
     async with opened(path, command=COMMAND, check=False) as state:
         await accept_older(state)
     assert await use(link) == await use(path) == ["ending", "refund"]
+
+
+def worker(path: Path, uid: str) -> subprocess.Popen[bytes]:
+    """A process of a worker, and its folder."""
+    (path.with_name("state.db.workers") / uid).mkdir(parents=True)
+    return subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: uid})
+
+
+async def test_a_worker_that_an_older_copy_does_not_know_has_ended_before_a_person_is_asked(path: Path) -> None:
+    uids = [str(uuid.uuid4()) for _ in range(3)]
+    async with opened(path, command=COMMAND) as state:
+        for number, uid in enumerate(uids[:2]):
+            await state.workers.add(WorkerRow(uid, KEY, "run", f"job-{number}", number, token_hash(uid), 30, state.clock.now()))
+        # One whose keeper took it on; of the other it is not known in this copy.
+        await state.database.write(lambda connection: connection.execute("UPDATE workers SET keeper_pid = 1 WHERE uid = ?", (uids[0],)))
+        await create(state, RunKey("support", "more"))
+    shutil.copy(path, path.with_name("older"))
+    async with opened(path, command=COMMAND) as state:
+        await create(state, RunKey("support", "later"))
+    await put_back(path, "older")
+    processes = [await asyncio.to_thread(worker, path, uid) for uid in uids]
+    try:
+        async with opened(path, command=COMMAND, check=False) as state:
+            with capture_logs() as logs:
+                await accept_older(state)
+            assert await state.workers.uids() == {uids[0]}
+        assert [process.poll() for process in processes] == [None, -signal.SIGKILL, -signal.SIGKILL]
+        assert {entry["worker"] for entry in logs} == set(uids[1:])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 async def test_an_older_copy_is_not_accepted_by_halves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from stepfence.core.lifecycle import halt_run
 from stepfence.core.model import Run
 from stepfence.core.words import At
 from stepfence.local.admission import admit_json_patch, admit_patch
+from stepfence.local.deletion import end_strays
 from stepfence.local.manifest import Document
 from stepfence.local.processes import send
 from stepfence.local.reading import read_one
@@ -115,6 +116,7 @@ async def accept_older(state: State) -> None:
     older = await state.database.write(functools.partial(_left_behind, state.witness))
     if older is None:
         return
+    await end_strays(state)
     for key, _ in await state.runs.names():
         await state.applier.apply(key, lambda run, at: (_held(run, older.how, at), None))
     await state.database.write(state.witness.begin_anew)

@@ -17,16 +17,21 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import structlog
+
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
 from stepfence.core.words import State as StepState
-from stepfence.local.processes import marks, send
+from stepfence.local.processes import end_marked, marks, send
 from stepfence.local.state import State
 from stepfence.local.workers import WorkerRow
 from stepfence.ports import RunKey
 
-__all__ = ["collect", "delete", "sweep_folders"]
+__all__ = ["collect", "delete", "end_strays", "sweep_folders"]
 
+_LOG = structlog.get_logger(__name__)
+# How often, and how long apart, one looks for what was killed: together longer than a process needs that is not stuck in the kernel.
+_END_LOOKS, _END_SECONDS = 100, 0.1
 _OVER = (StepState.DONE, StepState.DENIED)
 
 
@@ -95,6 +100,32 @@ async def sweep_folders(state: State) -> None:
     known = await state.workers.uids()
     if spare := [path for path in found if path.name not in known]:
         await asyncio.to_thread(_remove, spare)
+
+
+async def end_strays(state: State) -> None:
+    """End the workers that nobody knows: of a state file that is an older copy, they go on with what is not recorded in it.
+
+    Only while nobody may start workers. Raises `Refused(HELD)` when one does not end.
+    """
+    await state.workers.take_back_unstarted()
+    known = await state.workers.uids()
+    for path in await asyncio.to_thread(_folders, state.folder):
+        if path.name in known:
+            continue
+        if path.name in await asyncio.to_thread(marks):
+            _LOG.warning("ended a worker that the older copy does not know: what it had in flight is in doubt", worker=path.name)
+        await _end(path.name)
+
+
+async def _end(uid: str) -> None:
+    """Kill a worker until two looks in a row find nothing of it: one may miss a process that is just becoming another program."""
+    clean = 0
+    for _ in range(_END_LOOKS):
+        clean = clean + 1 if await asyncio.to_thread(end_marked, uid) else 0
+        if clean == 2:
+            return
+        await asyncio.sleep(0 if clean else _END_SECONDS)
+    raise Refused(Code.HELD, f"worker {uid} was killed and does not end: nothing goes on before it has")
 
 
 def _folders(folder: Path) -> list[Path]:
