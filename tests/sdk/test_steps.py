@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,3 +275,26 @@ async def test_steps_run_together_but_no_more_than_allowed(tmp_path: Path) -> No
             gate.set()
         await run.finish()
     assert most == 2
+
+
+def lazy(payload: Any, step: Step) -> Any:
+    yield payload
+
+
+async def lazy_async(payload: Any, step: Step) -> Any:
+    yield payload
+
+
+class Lazy:
+    def __call__(self, payload: Any, step: Step) -> Any:
+        yield payload
+
+
+@pytest.mark.parametrize("perform", [lazy, lazy_async, Lazy(), functools.partial(lazy)], ids=["plain", "async", "object", "partial"])
+@virtual_time
+async def test_a_generator_is_no_step_for_nothing_of_it_runs_within_the_step(perform: Any, tmp_path: Path) -> None:
+    gateway = ScriptedGateway(PLAN)
+    async with connection(gateway, tmp_path) as run:
+        with pytest.raises(TypeError, match="step 'refund': a generator function does nothing when it is called"):
+            await run.step("refund", Action.PAYMENT, {}, perform)
+        await run.finish()

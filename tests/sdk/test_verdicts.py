@@ -102,6 +102,19 @@ async def unserializable(payload: Any, step: Step) -> Any:
     return object()
 
 
+async def bytes_of_no_text(payload: Any, step: Step) -> Any:
+    async with step.sending():
+        pass
+    return b"\xff\xd8"
+
+
+async def holds_itself(payload: Any, step: Step) -> Any:
+    async with step.sending():
+        held: list[Any] = []
+    held.append(held)
+    return held
+
+
 def sync_marked(payload: Any, step: Step) -> Any:
     with step.sending():
         raise ConnectionRefusedError
@@ -124,6 +137,8 @@ def sync_marked(payload: Any, step: Step) -> Any:
         (too_many, "fail"),
         (server_error, "lose"),
         (unserializable, "lose"),
+        (bytes_of_no_text, "lose"),
+        (holds_itself, "lose"),
         (sync_marked, "fail"),
     ],
 )

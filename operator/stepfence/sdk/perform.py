@@ -16,7 +16,19 @@ from pydantic import JsonValue
 from stepfence.sdk.calls import now
 from stepfence.sdk.step import Step
 
-__all__ = ["Ended", "Perform", "Performance", "Raised", "Returned", "Starter", "inside_step", "is_async", "local_starter", "outcome_of"]
+__all__ = [
+    "Ended",
+    "Perform",
+    "Performance",
+    "Raised",
+    "Returned",
+    "Starter",
+    "inside_step",
+    "is_async",
+    "is_generator",
+    "local_starter",
+    "outcome_of",
+]
 
 Perform = Callable[[JsonValue, Step], Any]
 
@@ -76,9 +88,18 @@ def inside_step() -> bool:
 
 def is_async(perform: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
+    return _is(inspect.iscoroutinefunction, perform)
+
+
+def is_generator(perform: Callable[..., Any]) -> bool:
+    """Whether calling it does nothing yet: what it does would be done later, outside of the step."""
+    return _is(inspect.isgeneratorfunction, perform) or _is(inspect.isasyncgenfunction, perform)
+
+
+def _is(kind: Callable[[Any], bool], perform: Callable[..., Any]) -> bool:
     while isinstance(perform, functools.partial):
         perform = perform.func
-    return inspect.iscoroutinefunction(perform) or inspect.iscoroutinefunction(type(perform).__call__)
+    return kind(perform) or kind(type(perform).__call__)
 
 
 def outcome_of(call: Callable[[], Any]) -> Ended:

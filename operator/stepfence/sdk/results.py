@@ -21,7 +21,7 @@ def encode(value: Any, what: str) -> str:
     """Return canonical JSON text of a value (models, dataclasses, dates included); raise `TypeError` naming `what`."""
     try:
         return canonical(to_jsonable_python(value), field=what)
-    except PydanticSerializationError as error:
+    except (PydanticSerializationError, ValueError) as error:  # ValueError: bytes that are no UTF-8, what holds itself
         raise TypeError(f"{what}: {error}") from error
     except Refused as refused:
         raise TypeError(refused.detail) from refused

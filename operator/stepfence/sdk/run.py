@@ -14,7 +14,7 @@ from stepfence.core.words import Action
 from stepfence.sdk import wire
 from stepfence.sdk.classify import DEFAULT_CLASSIFIERS, Classifier
 from stepfence.sdk.errors import CallRefused, Halted, RunFailed, Stop
-from stepfence.sdk.perform import Perform, Starter, inside_step, local_starter
+from stepfence.sdk.perform import Perform, Starter, inside_step, is_generator, local_starter
 from stepfence.sdk.planning import PlanStep, plan_document
 from stepfence.sdk.probing import ProbeFunction
 from stepfence.sdk.results import decode, encode, round_trip
@@ -150,6 +150,10 @@ class Run:
         """Check what was asked before anything is sent; raises as `step` says."""
         if inside_step():
             raise RuntimeError(f"step {step_id!r} was begun inside another step: a step is one action with one outcome")
+        if is_generator(perform):
+            raise TypeError(
+                f"step {step_id!r}: a generator function does nothing when it is called: write a function that returns its result"
+            )
         action = Action(action)
         planned = self.planned.step(step_id) if self.planned else None
         if planned is not None and planned.action != action.value:
