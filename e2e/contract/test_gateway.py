@@ -90,6 +90,21 @@ async def test_any_replica_serves_any_call(world: World) -> None:
     assert (status["phase"], status["progress"], status["result"]) == ("Succeeded", "2/2", '"all"')
 
 
+async def test_what_a_lost_worker_did_is_heard_by_a_gateway_that_never_met_it_when_its_job_is_gone(world: World) -> None:
+    """The controller deletes the Job of a worker on a lost node; the pod comes back while its object still stands."""
+    lost = await world.worker()
+    await lost.claim()
+    assert (await lost.post("/steps/refund/begin", payload={"order": 1})).json()["outcome"] == "Go"
+    job = lost.manifest["metadata"]["ownerReferences"][0]["name"]
+    await world.workers.delete("batch/v1", "jobs", job)
+    heard = await lost.through(world.second).post("/steps/refund/complete", attempt=1, result={"id": "re_1"})
+    assert (heard.status_code, heard.json().get("outcome")) == (200, "Done"), heard.text
+    stranger = await world.workers.pod(None, f"{lost.name}-stranger")
+    bearer = await world.workers.token(stranger)
+    refused = await lost.through(world.second).post("/steps/lookup/begin", bearer=bearer, payload={})
+    assert (refused.status_code, code(refused)) == (403, "forbidden")
+
+
 async def test_of_two_pods_that_claim_at_two_gateways_one_wins_and_the_other_has_no_effect(world: World) -> None:
     for _ in range(5):
         key = await world.workers.new_run()

@@ -322,3 +322,15 @@ def test_progress_is_what_settles_a_step() -> None:
     spent, _ = reports.fail(run, report(run), "Declined", "", final=True, retry_after=None, at=at(2))
     done, _ = reports.complete(run, report(run), None, at(2))
     assert [after.worker.progressed for after in (run, failed, spent, done) if after.worker] == [False, False, True, True]
+
+
+def test_a_run_vouches_for_its_holder_and_for_the_pods_of_attempts_that_may_still_prove_true() -> None:
+    run = in_flight()
+    assert (fencing.vouches(run, "pod-1-uid"), fencing.vouches(run, "pod-2-uid")) == (True, False)
+    lost, _ = fencing.claim(run, call(), HolderFact.OVER, at(5))
+    assert (fencing.vouches(lost, "pod-1-uid"), fencing.vouches(lost, "pod-2-uid")) == (True, True)
+    settled = lost
+    for name in ("pay", "look"):
+        settled, _ = reports.complete(settled, report(run, name=name), body("done"), at(6))
+    assert (fencing.vouches(settled, "pod-1-uid"), fencing.vouches(settled, "pod-2-uid")) == (False, True)
+    assert not fencing.vouches(new_run(*TWO), "pod-1-uid")

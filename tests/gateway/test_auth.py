@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Self
 
 import httpx
 import pytest
 
-from stepfence.app import WorkerCalls
+from stepfence.app import Applier, WorkerCalls
 from stepfence.gateway.app import create_app
 from stepfence.gateway.auth import POD_REQUESTS
 from stepfence.ports import Caller, WorkerIdentity
+from stepfence.testing import FakeIds
 from stepfence.testing.pods import MemoryGate
-from tests.gateway.support import code, gateway
+from tests.gateway.support import Gateway, code, gateway
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer  ", "Basic YTpi", "Bearer unknown"])
@@ -41,19 +43,70 @@ async def test_a_foreign_run_and_one_that_is_not_there_are_told_alike() -> None:
         assert "phase" not in answers[0]
 
 
-async def test_a_pod_that_is_no_worker_is_a_403() -> None:
-    class OfNobody(MemoryGate):
-        async def worker_of(self, caller: Caller) -> WorkerIdentity | None:
-            return None
+class OfNobody(MemoryGate):
+    """What a replica sees that meets a pod when its Job is gone: the token is good, and nothing says whose worker it is."""
 
-    async with gateway() as world:
+    async def worker_of(self, caller: Caller) -> WorkerIdentity | None:
+        return None
+
+
+@asynccontextmanager
+async def without_jobs(world: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A replica of its own, which has seen nothing yet."""
+    cluster = world.cluster
+    gate = OfNobody(world.clock, cluster.gate.pods)
+    applier = Applier(cluster.store, world.clock, FakeIds(), cluster.settings)
+    app = create_app(WorkerCalls(applier, cluster.records, gate), gate)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        yield client
+
+
+async def test_a_pod_that_is_no_worker_is_a_403_whether_the_run_is_there_or_not() -> None:
+    async with gateway() as world, without_jobs(world) as replica:
+        pod = await world.pod(await world.run())
+        pod.client = replica
+        assert code(await pod.post("/claim")) == "forbidden"
+        assert code(await pod.post("/renew")) == "forbidden"
+        world.cluster.store.delete(pod.run.key)
+        assert code(await pod.post("/renew")) == "forbidden"
+
+
+async def test_the_truth_of_a_lost_worker_is_heard_by_any_replica_when_its_job_is_gone() -> None:
+    async with gateway() as world, without_jobs(world) as replica:
+        zombie = await world.claimed()
+        await zombie.post("/steps/refund/begin", payload={"amount": 1})
+        world.cluster.gate.pods[zombie.bearer].terminated = True
+        await zombie.run.reconcile()
+        assert (zombie.run.phase, zombie.run.status["fencingToken"]) == ("NeedsReconciliation", 2)
+        zombie.client = replica
+        heard = await zombie.post("/steps/refund/complete", attempt=1, result={"id": "re_1"})
+        assert (heard.status_code, heard.json()["outcome"], heard.json()["result"]) == (200, "Done", {"id": "re_1"})
+        # It has nothing more to say that counts.
+        assert code(await zombie.post("/steps/lookup/begin", payload={})) == "forbidden"
+
+
+async def test_a_holder_whose_job_was_deleted_goes_on_at_any_replica() -> None:
+    async with gateway() as world, without_jobs(world) as replica:
         pod = await world.claimed()
-        cluster = world.cluster
-        gate = OfNobody(world.clock, cluster.gate.pods)
-        app = create_app(WorkerCalls(cluster.applier, cluster.records, gate), gate)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
-            pod.client = client
-            assert code(await pod.post("/renew")) == "forbidden"
+        pod.client = replica
+        begun = await pod.post("/steps/refund/begin", payload={"amount": 1})
+        assert begun.json()["outcome"] == "Go"
+        assert (await pod.post("/steps/refund/complete", attempt=1, result=None)).json()["outcome"] == "Done"
+        assert (await pod.post("/finish", result=None)).json() == {"outcome": "Succeeded"}
+
+
+async def test_a_pod_of_a_run_that_was_made_again_says_nothing_of_the_new_one() -> None:
+    async with gateway() as world, without_jobs(world) as replica:
+        old = await world.claimed()
+        old.client = replica
+        assert (await old.post("/steps/refund/begin", payload={})).status_code == 200
+        world.cluster.store.delete(old.run.key)
+        new = await world.run()
+        old.token = 9
+        for path, body in (("/steps/refund/complete", {"attempt": 1, "result": None}), ("/steps/refund/begin", {"payload": {}})):
+            assert code(await old.post(path, **body)) in ("forbidden", "not-found")
+        assert new.status.get("hold") is None
+        assert new.status.get("ledger", {}) == {}
 
 
 async def test_a_caller_is_known_before_its_body_is_read() -> None:

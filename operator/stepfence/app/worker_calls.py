@@ -59,6 +59,21 @@ class WorkerCalls:
         patches = {question.key: question.patch for question in questions_of(stored.run, at)}
         return Standing(stored.run.token, phase_of(stored.run, at).value, patches)
 
+    async def works_for(self, caller: Caller, key: RunKey) -> bool:
+        """Whether the pod is a worker of that run: by its owners, or by the run's own word once they are gone. Raises `Unknown`."""
+        identity = await self._gate.worker_of(caller)
+        if identity is not None:
+            return identity.run == key.name
+        known = self._applier.known(key)
+        if known is not None and fencing.vouches(known.run, caller.pod_uid):
+            return True
+        try:
+            return fencing.vouches((await self._applier.read(key)).run, caller.pod_uid)
+        except Refused as refused:
+            if refused.code is not Code.NOT_FOUND:
+                raise
+            return False
+
     async def claim(self, caller: Caller, key: RunKey, request_id: str) -> ClaimView:
         """Take the run for the calling pod, which must be the pod of the run's current worker."""
         identity = await self._gate.worker_of(caller)
@@ -303,7 +318,8 @@ class WorkerCalls:
         identity = await self._gate.worker_of(call.caller)
 
         def with_lease(run: Run, at: At) -> tuple[Run, T]:
-            if identity is not None and identity.run_uid != run.uid:
+            mine = fencing.vouches(run, call.caller.pod_uid) if identity is None else identity.run_uid == run.uid
+            if not mine:
                 # Before its token is looked at: it says nothing of this run, least of all that the store went back in time.
                 raise Refused(Code.NOT_FOUND, "the run of this pod is gone: another one has its name")
             if call.token > run.token:

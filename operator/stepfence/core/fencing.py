@@ -26,6 +26,7 @@ __all__ = [
     "release",
     "require_token",
     "settle",
+    "vouches",
 ]
 
 
@@ -65,6 +66,16 @@ def require_token(run: Run, token: int, pod_uid: str) -> None:
         )
     if run.holder is None or run.holder.pod_uid != pod_uid:
         raise Refused(Code.FENCED, "this pod does not hold the run: claim it again")
+
+
+def vouches(run: Run, pod_uid: str) -> bool:
+    """Whether the run itself names that pod: as its holder, or in an attempt that is kept (R9, R13). It was its worker when it claimed.
+
+    So its word is heard when the Job that made it is gone, as that of a worker on a lost node, or one that a person deleted.
+    """
+    if run.holder is not None and run.holder.pod_uid == pod_uid:
+        return True
+    return any(attempt.pod_uid == pod_uid for entry in run.ledger.values() for attempt in entry.open)
 
 
 def claim(run: Run, call: Claim, holder: HolderFact, at: At) -> tuple[Run, bool]:

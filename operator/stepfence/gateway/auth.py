@@ -70,7 +70,7 @@ class WorkerRoute(APIRoute):
 
         async def handler(request: Request) -> Response:
             deps = deps_of(request)
-            who = request.state.who = await _identify(request, deps.gate)
+            who = request.state.who = await _identify(request, deps)
             request.state.standing = lambda: deps.calls.standing(who.key)
             with _place(deps, who.caller):
                 return await _serve(request, deps)
@@ -88,17 +88,14 @@ class WorkerRoute(APIRoute):
         return handler
 
 
-async def _identify(request: Request, gate: WorkerGate) -> Identified:
+async def _identify(request: Request, deps: Deps) -> Identified:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not bearer.strip():
         raise Refused(Code.UNAUTHENTICATED, "a bearer token is needed: the one projected into the worker's pod")
-    caller = await gate.identify(bearer.strip())
+    caller = await deps.gate.identify(bearer.strip())
     key = RunKey(request.path_params["namespace"], request.path_params["name"])
     structlog.contextvars.bind_contextvars(pod=f"{caller.namespace}/{caller.pod}", run=f"{key.namespace}/{key.name}")
-    if caller.namespace != key.namespace:
-        raise Refused(Code.FORBIDDEN, _NOT_YOURS)
-    worker = await gate.worker_of(caller)
-    if worker is None or worker.run != key.name:
+    if caller.namespace != key.namespace or not await deps.calls.works_for(caller, key):
         raise Refused(Code.FORBIDDEN, _NOT_YOURS)
     return Identified(caller, key)
 
