@@ -343,3 +343,25 @@ async def test_why_a_run_failed_without_an_exception_is_told() -> None:
         await run.fail("NoMoney", "the account is empty")
 
     assert "the run ended Failed: NoMoney (the account is empty)" in str(await red(agent, plan=PAYMENT))
+
+
+@pytest.mark.parametrize("plain_function", [False, True])
+async def test_a_result_that_cannot_be_recorded_is_told_though_a_person_helps_the_run_on(plain_function: bool) -> None:
+    async def refund(_payload: Any, step: Step) -> Any:
+        async with step.sending():
+            return await http_of["http"].post("/refunds", headers={"Idempotency-Key": step.key})
+
+    def refund_in_thread(payload: Any, step: Step) -> Any:
+        return refund(payload, step)
+
+    async def agent(run: Run, http: Client) -> None:
+        http_of["http"] = http
+        await run.step("refund", Action.PAYMENT, {}, refund_in_thread if plain_function else refund)
+        await run.finish()
+
+    http_of: dict[str, Client] = {}
+    error = await red(agent, plan=PAYMENT)
+    told = " ".join(str(error).split())
+    assert "a person had to say what was done: result of step 'refund': Unable to serialize unknown type: <class 'httpx.Response'>" in told
+    assert "`answer.json()`" in told
+    assert len(error.report.rows) == 1

@@ -112,6 +112,21 @@ def test_a_wrong_list_of_crashes_is_named(crashes: str | list[str], says: str) -
         drive_sync(plain, crashes=crashes)
 
 
+@pytest.mark.parametrize("crashes", [5, [5], [None]])
+def test_what_is_no_list_of_crashes_is_named(crashes: Any) -> None:
+    with pytest.raises(TypeError, match="crashes: write"):
+        drive_sync(plain, crashes=crashes)
+
+
+def test_a_wrong_input_and_too_few_workers_are_named() -> None:
+    wrong: list[Any] = [object(), float("nan")]
+    for given in wrong:
+        with pytest.raises(TypeError, match=r"^input"):
+            drive_sync(plain, input=given)
+    with pytest.raises(ValueError, match="workers: at least one is needed, not 0"):
+        drive_sync(plain, workers=0)
+
+
 WRONG_PLANS = [
     ([{"id": "refund", "action": "Pay"}], ValueError, r"plan\[0\]\.action: Input should be 'Read', 'Upsert'"),
     ([{"id": "refund"}, {"action": "Payment"}], ValueError, r"plan\[1\]\.id: Field required"),
@@ -123,6 +138,9 @@ WRONG_PLANS = [
     ([], ValueError, "plan: at least one step is needed"),
     ({"steps": []}, TypeError, "plan: a list of steps is needed"),
     (["refund"], TypeError, "plan: a list of steps is needed"),
+    (5, TypeError, "plan: a list of steps is needed"),
+    (iter([{"id": "refund"}]), TypeError, "plan: a list of steps is needed"),
+    ([{"id": "refund", "timeoutSeconds": object()}], TypeError, r"plan\[0\]: Unable to serialize"),
 ]
 
 

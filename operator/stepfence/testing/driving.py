@@ -15,6 +15,7 @@ import structlog
 
 from stepfence.core.canonical import Json
 from stepfence.sdk.planning import PlanStep
+from stepfence.sdk.results import encode
 from stepfence.testing.effects import Provider
 from stepfence.testing.findings import Finding, Kind, findings_of
 from stepfence.testing.history import History
@@ -85,6 +86,9 @@ def _prepared(
     points = parse_points(crashes)
     count_of_arguments(agent)
     steps = None if plan is None else checked_plan(plan)
+    encode(given, "input")
+    if workers < 1:
+        raise ValueError(f"workers: at least one is needed, not {workers}")
     return Play(agent, given, steps, provider, workers), points
 
 

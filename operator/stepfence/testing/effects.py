@@ -6,13 +6,14 @@ import contextvars
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from stepfence.core.words import Action
+from stepfence.sdk.results import encode
 from stepfence.testing.points import CrashPoint, When
 
 __all__ = ["CURRENT_STEP", "SAFE_METHODS", "Effect", "Outside", "Provider", "StepMark", "default_provider", "effect_name"]
@@ -68,6 +69,8 @@ class Outside:
     # What each step's function returned.
     results: dict[str, Any] = field(default_factory=dict)
     raised: dict[str, Exception] = field(default_factory=dict)
+    # Why what it returned cannot be recorded.
+    unrecorded: dict[str, TypeError] = field(default_factory=dict)
     # The name of the effect at which the run was hit, and in how many workers.
     hit: str | None = None
     hits: list[int] = field(default_factory=list)
@@ -79,6 +82,16 @@ class Outside:
         with self.lock:
             self.effects.append(effect)
         return effect
+
+    def returned(self, mark: StepMark, value: Any) -> None:
+        """Note what a step's function returned."""
+        try:
+            if not isinstance(value, Iterator):  # to look at one is to use it up
+                encode(value, f"result of step {mark.id!r}")
+        except TypeError as error:
+            self.unrecorded[mark.id] = error
+        else:
+            self.results[mark.id] = value
 
     def due(self, effect: Effect, *moments: When) -> bool:
         """Whether the crash is due at this effect, at one of these moments."""

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     NOT_SUCCEEDED = "not succeeded"
     READ_WITH_EFFECT = "a Read with an effect"
     SWALLOWED = "swallowed a stop"
+    UNRECORDED = "a result that cannot be recorded"
     NOT_REACHED = "not reached"
     UNSEEN = "no effect seen"
 
@@ -46,6 +47,7 @@ def findings_of(history: History, baseline: History) -> list[Finding]:
         for effect in _first_of_each(history.applied)
         if effect.step is not None and effect.step.action is Action.READ
     ]
+    found += [Finding(Kind.UNRECORDED, f"a person had to say what was done: {error}", _UNRECORDED) for error in history.unrecorded.values()]
     stops = {end.swallowed for end in history.workers if end.swallowed}
     found += [Finding(Kind.SWALLOWED, f"the agent caught {stop} and returned", _SWALLOWED) for stop in sorted(stops)]
     if history.point is not None and not history.hits:
@@ -54,6 +56,7 @@ def findings_of(history: History, baseline: History) -> list[Finding]:
 
 
 _READ = "A Read may be done again at any time: give the step the action Upsert, Create, Payment or Delete."
+_UNRECORDED = "Let the step's function return plain data, as `answer.json()` and never the answer itself: it is kept for the next worker."
 _SWALLOWED = "A Stop must end the worker: do not catch BaseException around run.step, or raise it again."
 _NOT_REACHED = "The agent does not do the same in each run, or the number is too high: name a point that the run without a crash has."
 

@@ -56,6 +56,8 @@ class History:
     results: Mapping[str, Any] = field(default_factory=dict)
     # What a step's function raised last.
     raised: dict[str, Exception] = field(default_factory=dict)
+    # Why what a step's function returned cannot be recorded.
+    unrecorded: dict[str, TypeError] = field(default_factory=dict)
 
     @property
     def succeeded(self) -> bool:

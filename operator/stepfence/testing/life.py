@@ -132,7 +132,8 @@ class Life:
 
         async def awaited(awaitable: Any) -> Any:
             with noting():
-                outside.results[mark.id] = value = await awaitable
+                value = await awaitable
+            outside.returned(mark, value)
             return value
 
         async def coroutine(payload: Any, step: Step) -> Any:
@@ -143,7 +144,7 @@ class Life:
                 value = perform(payload, step)
                 if inspect.isawaitable(value):
                     return awaited(value)
-                outside.results[mark.id] = value
+            outside.returned(mark, value)
             return value
 
         return coroutine if is_async(perform) else called

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from stepfence.gateway.problems import field_of
 from stepfence.gateway.wire import StepBody
 from stepfence.schema.decode import step_request
 from stepfence.sdk.planning import PlanStep, plan_document
+from stepfence.sdk.results import encode
 
 __all__ = ["checked_plan"]
 
@@ -21,12 +21,13 @@ __all__ = ["checked_plan"]
 def checked_plan(plan: Sequence[PlanStep | Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the steps as JSON. Raises `ValueError` naming a field that is wrong or not known, `TypeError` for no list of steps."""
     __tracebackhide__ = True  # what is wrong stands in the test that called us
-    if isinstance(plan, str | bytes | Mapping) or not all(isinstance(step, PlanStep | Mapping) for step in plan):
+    given: Any = plan  # of tests, which nobody has checked
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not all(isinstance(step, PlanStep | Mapping) for step in given):
         raise TypeError("plan: a list of steps is needed, each a mapping as in spec.plan.steps or a PlanStep")
     steps: list[dict[str, Any]] = []
     for index, step in enumerate(plan_document(plan)):
         try:
-            StepBody.model_validate_json(json.dumps(step), extra="forbid", by_name=False, by_alias=True)
+            StepBody.model_validate_json(encode(step, f"plan[{index}]"), extra="forbid", by_name=False, by_alias=True)
         except ValidationError as invalid:
             first = invalid.errors()[0]
             what = "no such field" if first["type"] == "extra_forbidden" else first["msg"]

@@ -181,7 +181,7 @@ class Play:
         status = run.status
         history.outcome, history.reason = str(status.get("outcome", "")), str(status.get("reason", "") or run.phase)
         history.message = str(status.get("message", ""))
-        history.results, history.raised = outside.results, outside.raised
+        history.results, history.raised, history.unrecorded = outside.results, outside.raised, outside.unrecorded
 
     def learn(self, baseline: History) -> None:
         """Remember what each step of the baseline gave, where that is not simply its provider's answer."""

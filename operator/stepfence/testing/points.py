@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 __all__ = ["CrashPoint", "When", "every_point", "parse_points"]
 
@@ -65,14 +65,16 @@ def every_point(effects: int) -> list[CrashPoint]:
 
 
 def parse_points(crashes: str | Iterable[str | CrashPoint]) -> list[CrashPoint] | None:
-    """Return the points asked for, None for `"every"`. Raises `ValueError`."""
+    """Return the points asked for, None for `"every"`. Raises `ValueError`, `TypeError`."""
     if crashes == "every":
         return None
     if crashes == "none":
         return []
-    if isinstance(crashes, str):
-        crashes = [crashes]
-    points = [point if isinstance(point, CrashPoint) else CrashPoint.parse(point) for point in crashes]
+    asked: Any = [crashes] if isinstance(crashes, str) else crashes
+    given = list(asked) if isinstance(asked, Iterable) else [asked]  # of tests, which nobody has checked
+    if not all(isinstance(point, str | CrashPoint) for point in given):
+        raise TypeError('crashes: write "every", "none" or a list of points, as in [\'after 1\']')
+    points = [point if isinstance(point, CrashPoint) else CrashPoint.parse(point) for point in given]
     if not points:
         raise ValueError('crashes: the list is empty; write "none" for a run without a crash')
     return points
