@@ -114,7 +114,11 @@ def admit_new(manifest: Any, namespace: str) -> Document:
     if not isinstance(manifest, dict):
         raise _wrong("", "a manifest is a mapping with apiVersion, kind, metadata and spec")
     if (manifest.get("apiVersion"), manifest.get("kind")) != (API_VERSION, "AgentRun"):
-        raise _wrong("kind", f"only {API_VERSION} AgentRun can run here, not {manifest.get('apiVersion')} {manifest.get('kind')}")
+        given = (
+            " ".join(str(manifest[name]) for name in ("apiVersion", "kind") if manifest.get(name))
+            or "what names neither apiVersion nor kind"
+        )
+        raise _wrong("kind", f"only {API_VERSION} AgentRun can run here, not {given}")
     given = {name: value for name, value in manifest.items() if name != "status"}
     metadata = given.get("metadata")
     if isinstance(metadata, dict):
@@ -143,13 +147,17 @@ def check_spec(document: Document) -> None:
         raise _wrong(field, text)
 
 
+# Where pydantic's own words would not do, or name classes of ours.
+_TOLD = {"extra_forbidden": "unknown field", "model_type": "Input should be a valid dictionary"}
+
+
 def validate(model: type[BaseModel], value: Any, where: str) -> None:
     """Check a value by a model. Raises `Refused(BAD_REQUEST)` naming the field; `where`: what stands before it."""
     try:
         model.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        what = "unknown field" if first["type"] == "extra_forbidden" else first["msg"]
+        what = _TOLD.get(first["type"], first["msg"])
         raise _wrong(_path(where, first["loc"]), what) from error
 
 
