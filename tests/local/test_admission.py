@@ -84,7 +84,7 @@ def test_a_bad_manifest_is_refused_and_the_field_is_named(changes: dict[str, Any
 
 @pytest.mark.parametrize("steps", [["refund"], [{"id": "refund", "approval": "Required"}]])
 def test_what_is_no_mapping_is_told_without_names_of_the_code(steps: list[Any]) -> None:
-    with pytest.raises(Refused, match=r"^spec\.plan\.steps\[0\](\.approval)?: Input should be a valid dictionary$"):
+    with pytest.raises(Refused, match=r"spec\.plan\.steps\[0\](\.approval)?: Input should be a valid dictionary$"):
         admit_new(manifest(plan={"steps": steps}), "default")
 
 

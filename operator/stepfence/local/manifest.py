@@ -114,11 +114,11 @@ def admit_new(manifest: Any, namespace: str) -> Document:
     if not isinstance(manifest, dict):
         raise _wrong("", "a manifest is a mapping with apiVersion, kind, metadata and spec")
     if (manifest.get("apiVersion"), manifest.get("kind")) != (API_VERSION, "AgentRun"):
-        given = (
+        said = (
             " ".join(str(manifest[name]) for name in ("apiVersion", "kind") if manifest.get(name))
             or "what names neither apiVersion nor kind"
         )
-        raise _wrong("kind", f"only {API_VERSION} AgentRun can run here, not {given}")
+        raise _wrong("kind", f"only {API_VERSION} AgentRun can run here, not {said}")
     given = {name: value for name, value in manifest.items() if name != "status"}
     metadata = given.get("metadata")
     if isinstance(metadata, dict):
