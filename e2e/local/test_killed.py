@@ -69,9 +69,15 @@ async def test_killed_at_each_write_in_turn_it_goes_on_from_there(moment: str, w
     await ends_well(world, file)
 
 
-# The run, its identity and mark, its acceptance with the worker's number, the worker's row; the eighth is the claim.
-@pytest.mark.parametrize("number", range(1, 9))
+# The look at the witness, the run, what is left of others, the port, the run's identity and mark, its acceptance with the worker's number,
+# the worker's row; then the claim.
+CLAIM = 10
+
+
+@pytest.mark.parametrize("number", range(1, CLAIM + 2))
 async def test_killed_when_one_write_was_stored_the_next_process_goes_on(number: int, world: World) -> None:
     file = world.refund(runID="once")
     assert await killed_at(world, number, "after", "run", str(file)) == -signal.SIGKILL
+    if number in (CLAIM - 1, CLAIM):
+        assert (await world.document())["status"].get("fencingToken", 0) == (number == CLAIM), "the claim is another write by now"
     await ends_well(world, file)

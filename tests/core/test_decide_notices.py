@@ -48,8 +48,9 @@ def test_a_claim_names_pod_and_token() -> None:
 
 def test_a_plan_that_a_worker_brought_is_told() -> None:
     run = claimed(decide(new_run(), MARKED, at()).run, 1)
-    planned, _ = submit(run, [step()], at(2))
-    assert told(run, planned) == [("Normal", "PlanAccepted")]
+    for steps, words in (([step()], "1 step"), ([step(), step("look", Action.READ)], "2 steps")):
+        planned, _ = submit(run, steps, at(2))
+        assert notices(run, at(), planned, at(2)) == [Notice("Normal", "PlanAccepted", f"the worker's plan of {words} is recorded")]
 
 
 def test_steps_tell_their_ends_and_not_their_beginnings() -> None:
@@ -97,7 +98,17 @@ def test_the_end_of_a_worker_tells_why_and_when_the_next_starts() -> None:
     after = decide(run, crashed, at(8)).run
     ended = next(notice for notice in notices(run, at(1), after, at(8)) if notice.reason == "WorkerEnded")
     assert ended.type == "Warning"
-    assert ended.message.startswith("worker 1 ended: Crashed (exit code 1); 1 so far brought nothing forward, the next starts at ")
+    assert ended.message == "worker 1 ended: Crashed (exit code 1); 1 so far brought nothing forward, the next starts 5 s later"
+
+
+def test_the_end_of_a_worker_promises_no_other_one_while_a_person_is_asked_or_the_run_ends() -> None:
+    run, _ = begun(claimed(started(), 1), 2)
+    crashed = World(mark="uid-1", jobs=(JobFact(JOB, 1),), pods=(PodFact("pod-1", "pod-1-uid", JOB, terminal=True, exit_code=1),))
+    for before in (run, replace(run, spec=replace(run.spec, cancel=True)), replace(run, spec=replace(run.spec, suspend=True))):
+        after = decide(before, crashed, at(8)).run
+        ended = next(notice for notice in notices(before, at(2), after, at(8)) if notice.reason == "WorkerEnded")
+        assert ended.message.startswith("worker 1 ended: Crashed (exit code 1)")
+        assert "the next starts" not in ended.message
 
 
 def test_draining_suspension_trouble_and_the_end() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stepfence.core.entry import Plan
+from stepfence.core.lifecycle import waits_for_people
 from stepfence.core.model import Answer, Entry, Run
 from stepfence.core.summary import Question, QuestionKind, questions_of
 from stepfence.core.words import At, Outcome, State
@@ -29,7 +31,7 @@ def notices(before: Run, then: At, after: Run, at: At) -> list[Notice]:
     """Return what happened between two looks at a run, in the order in which people read it. The same two looks tell the same story."""
     return [
         *_acceptance(before, after),
-        *_worker_end(before, after),
+        *_worker_end(before, after, at),
         *_claims(before, after),
         *_steps(before, after),
         *_answers(before, after),
@@ -43,10 +45,14 @@ def notices(before: Run, then: At, after: Run, at: At) -> list[Notice]:
 
 def _acceptance(before: Run, after: Run) -> Iterator[Notice]:
     if before.started_at is None and after.started_at is not None:
-        planned = f"a plan of {len(after.plan.steps)} steps" if after.plan is not None else "no plan yet: the worker brings it"
+        planned = f"a plan of {_steps_of(after.plan)}" if after.plan is not None else "no plan yet: the worker brings it"
         yield Notice(NORMAL, "Accepted", f"run id {after.identity}, {planned}")
     elif before.plan is None and after.plan is not None:
-        yield Notice(NORMAL, "PlanAccepted", f"the worker's plan of {len(after.plan.steps)} steps is recorded")
+        yield Notice(NORMAL, "PlanAccepted", f"the worker's plan of {_steps_of(after.plan)} is recorded")
+
+
+def _steps_of(plan: Plan) -> str:
+    return f"{len(plan.steps)} step{'' if len(plan.steps) == 1 else 's'}"
 
 
 def _worker_start(before: Run, after: Run) -> Iterator[Notice]:
@@ -55,7 +61,7 @@ def _worker_start(before: Run, after: Run) -> Iterator[Notice]:
         yield Notice(NORMAL, "WorkerStarted", f"worker {worker.number} is Job {worker.job}")
 
 
-def _worker_end(before: Run, after: Run) -> Iterator[Notice]:
+def _worker_end(before: Run, after: Run, at: At) -> Iterator[Notice]:
     worker = after.worker
     if worker is None or worker.ended_at is None or before.worker is None:
         return
@@ -63,7 +69,9 @@ def _worker_end(before: Run, after: Run) -> Iterator[Notice]:
         return
     told = f"worker {worker.number} ended: {worker.exit_reason}" + (f" ({worker.message})" if worker.message else "")
     if worker.failures and worker.retry_at is not None and worker.exit_reason not in _GOOD_ENDS:
-        told += f"; {worker.failures} so far brought nothing forward, the next starts at {worker.retry_at.isoformat(timespec='seconds')}"
+        told += f"; {worker.failures} so far brought nothing forward"
+        if not after.terminal and after.ending is None and not waits_for_people(after, at):
+            told += f", the next starts {max(0.0, (worker.retry_at - worker.ended_at).total_seconds()):.0f} s later"
     yield Notice(NORMAL if worker.exit_reason in _GOOD_ENDS else WARNING, "WorkerEnded", told)
 
 

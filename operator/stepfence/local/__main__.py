@@ -134,7 +134,7 @@ def _key(given: argparse.Namespace) -> RunKey:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="stepfence local", description="AgentRuns on this machine, without a cluster.")
     parser.add_argument("--state", metavar="FILE", help="the state file; default: stepfence/local.db under XDG_STATE_HOME")
-    parser.add_argument("-n", "--namespace", metavar="NAME", default=None, help="default: default")
+    parser.add_argument("-n", "--namespace", metavar="NAME", default=None, help="default: default; for list, and run without a file: all")
     again = argparse.ArgumentParser(add_help=False)
     again.add_argument("-n", "--namespace", metavar="NAME", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     names = parser.add_subparsers(dest="command", required=True, metavar="command")

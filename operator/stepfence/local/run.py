@@ -183,9 +183,18 @@ class _Loop:
 
     async def let_workers_go(self, runner: Runner, hurry: asyncio.Event) -> None:
         """Tell what still lives to go, and serve it until it has, at its grace at the latest; a second signal leaves it to its keeper."""
+        if living := await self.state.workers.living():
+            grace = max(row.grace for row in living)
+            self.story.remark(f"{_workers(len(living))} told to go, at most {grace} s from now; a second signal does not wait for that")
         while not hurry.is_set() and await self.state.workers.living():
             await runner.dismiss_all()
             await runner.watch_keepers()
             await self._tell()
             await self._rest(hurry)
         await self._tell()
+        if left := len(await self.state.workers.living()):
+            self.story.remark(f"{_workers(left)} left to end by themselves; the next `run` goes on from there")
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

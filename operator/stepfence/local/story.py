@@ -45,6 +45,11 @@ class Story:
         """Return the run as it was last seen, if it was deleted since."""
         return self._gone.get(key)
 
+    def remark(self, text: str) -> None:
+        """Tell people, and no program, what is about no run."""
+        if not self._as_json:
+            self._write(text)
+
     async def tell(self, key: RunKey) -> Run | None:
         """Tell what is new of a run and return it; None when it is gone. The first time, where it stands."""
         try:

@@ -1,8 +1,8 @@
 """What was recorded last, remembered beside the state file, so that an older copy of it is told from the newest one (I11).
 
 A state file that went back in time does not know what was done since, and would do it again. The witness is a line in a file of its own:
-which history it speaks of, and the last revision that was stored. It is written after each commit and never before, and is not forced to
-the disk: it may lag behind what is stored, which misses an older copy at worst, and is never ahead of it.
+which history it speaks of, and the last revision that was stored. A revision is written after its commit and never before, and is not
+forced to the disk: it may lag behind what is stored, which misses an older copy at worst, and is never ahead of it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class _Seen(NamedTuple):
 
 
 class OlderCopy(Refused):
-    """The file is not the newest copy of itself. `how` says what shows it, without what to do about it."""
+    """The file is not the newest copy of itself. `how` says what shows it and what follows, without what to do about it."""
 
     def __init__(self, shown: str) -> None:
-        self.how = f"the state file was put back from an older copy: {shown}. What was done since is not in it"
+        self.how = f"the state file was put back from an older copy: {shown}. What was done since is not in it and would be done again"
         what_to_do = (
             "put the newest one back; or go on with `run --accept-older-state`: every run that is not over then waits for an answer"
         )
-        super().__init__(Code.HELD, f"{self.how} and would be done again: {what_to_do}")
+        super().__init__(Code.HELD, f"{self.how}: {what_to_do}")
 
 
 class Witness:
