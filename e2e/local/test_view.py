@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from e2e.local.world import SECONDS, World
+from e2e.local.world import ROOT, SECONDS, World
 from e2e.provider.client import matcher
 from e2e.provider.wire import Fault, Happening, Route
 
@@ -196,3 +196,17 @@ async def test_json_stays_json_on_a_terminal(world: World) -> None:
     reasons = [json.loads(line)["reason"] for line in terminal.lines if line]
     # Whether the worker's end is told before or after is a matter of moments.
     assert (reasons[0], "Succeeded" in reasons) == ("Accepted", True)
+
+
+async def test_an_interrupted_run_says_how_long_it_waits_and_what_it_leaves(world: World) -> None:
+    await world.control.tell(Route.CREATE_REFUND, after=Fault(hang=True))
+    container = {"name": "worker", "command": ["python", str(ROOT / "examples/refund.py")]}
+    file = world.refund(template={"spec": {"terminationGracePeriodSeconds": 90, "containers": [container]}})
+    async with on_terminal(world, "run", str(file), width=120) as terminal:
+        await in_flight(world, terminal)
+        terminal.process.send_signal(signal.SIGINT)
+        await terminal.until(lambda text: "1 worker told to go, at most 90 s from now; a second signal does not wait for that" in text)
+        terminal.process.send_signal(signal.SIGINT)
+        await terminal.until(lambda text: "1 worker left to end by itself; the next `run` goes on from there" in text)
+        assert await terminal.over() == 130
+    assert world.processes() != []

@@ -193,7 +193,8 @@ class _Loop:
             await self._rest(hurry)
         await self._tell()
         if left := len(await self.state.workers.living()):
-            self.story.remark(f"{_workers(left)} left to end by themselves; the next `run` goes on from there")
+            alone = "itself" if left == 1 else "themselves"
+            self.story.remark(f"{_workers(left)} left to end by {alone}; the next `run` goes on from there")
 
 
 def _workers(count: int) -> str:
