@@ -124,6 +124,17 @@ async def test_a_writer_that_remembers_a_newer_version_holds_the_run_instead_of_
     assert store.status()["hold"]["reason"] == "LedgerBehind"
 
 
+async def test_an_answer_that_was_given_before_the_past_was_lost_does_not_let_the_run_go_on(restored: Restored) -> None:
+    store, (writer, _) = restored
+    held = {"question": "aaaaaaaaaa", "reason": "PriceChanged", "message": "12 % more", "since": "2026-01-02T03:04:05Z"}
+    store.status()["hold"] = held
+    with pytest.raises(Refused):
+        await writer.read(KEY)
+    hold = store.status()["hold"]
+    assert (hold["reason"], hold["question"] != held["question"]) == ("LedgerBehind", True)
+    assert hold["message"].endswith("It was held before (PriceChanged: 12 % more)")
+
+
 async def test_a_person_is_asked_about_a_lost_past_once(restored: Restored) -> None:
     store, (first, second) = restored
     with pytest.raises(Refused):

@@ -22,6 +22,7 @@ from stepfence.core.lifecycle import halt_run, request_cancel
 from stepfence.core.words import Outcome
 from stepfence.local.__main__ import main
 from stepfence.local.commands import accept_older, cancel
+from stepfence.local.deletion import sweep_folders
 from stepfence.local.manifest import admit_new
 from stepfence.local.processes import MARK
 from stepfence.local.state import State, opened
@@ -251,7 +252,9 @@ async def test_one_file_of_two_names_has_one_witness(path: Path, tmp_path: Path)
 
 def worker(path: Path, uid: str) -> subprocess.Popen[bytes]:
     """A process of a worker, and its folder."""
-    (path.with_name("state.db.workers") / uid).mkdir(parents=True)
+    folder = path.with_name("state.db.workers") / uid
+    folder.mkdir(parents=True)
+    (folder / "log").write_text(f"log of {uid}")
     return subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: uid})
 
 
@@ -275,6 +278,10 @@ async def test_a_worker_that_an_older_copy_does_not_know_has_ended_before_a_pers
             assert await state.workers.uids() == {uids[0]}
         assert [process.poll() for process in processes] == [None, -signal.SIGKILL, -signal.SIGKILL]
         assert {entry["worker"] for entry in logs} == set(uids[1:])
+        async with opened(path, command=COMMAND) as state:
+            await sweep_folders(state)
+        kept = {entry["worker"]: Path(entry["log"]) for entry in logs}
+        assert {uid: await asyncio.to_thread(log.read_text) for uid, log in kept.items()} == {uid: f"log of {uid}" for uid in uids[1:]}
     finally:
         for process in processes:
             process.kill()

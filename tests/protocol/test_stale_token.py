@@ -37,7 +37,7 @@ OPERATIONS: dict[str, Said] = {
     "halt the run": lambda calls, call: calls.halt_run(call, "Odd", ""),
 }
 # These answer by the pod alone, or are the one exception (I2).
-OTHERS = {"claim", "result", "complete", "standing", "lease_seconds"}
+OTHERS = {"claim", "result", "complete", "standing", "lease_seconds", "works_for"}
 
 
 @pytest.fixture
@@ -87,6 +87,22 @@ async def test_a_token_of_the_future_means_that_the_store_went_back_in_time(fenc
         await calls.begin(Call(NEW, KEY, 9), "look", "new", {})
     assert refused.value.code is Code.HELD
     assert store.document(KEY)["status"]["hold"]["reason"] == "LedgerBehind"
+
+
+async def test_a_token_of_the_future_asks_anew_about_a_hold_whose_answer_may_stand_in_the_spec_and_once(
+    fenced: tuple[WorkerCalls, MemoryRunStore],
+) -> None:
+    calls, store = fenced
+    await calls.halt_run(Call(NEW, KEY, 2), "PriceChanged", "12 % more")
+    asked = store.document(KEY)["status"]["hold"]
+    holds = []
+    for request in ("one", "two"):
+        with pytest.raises(Refused):
+            await calls.begin(Call(NEW, KEY, 9), "look", request, {})
+        holds.append(store.document(KEY)["status"]["hold"])
+    assert holds[0] == holds[1]
+    assert holds[0]["question"] != asked["question"]
+    assert holds[0]["message"].endswith("It was held before (PriceChanged: 12 % more)")
 
 
 def test_no_operation_of_a_worker_is_left_out() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from stepfence.core.errors import Code, Conflict, Refused, Unknown
 from stepfence.core.ledger import RefusedAfter
-from stepfence.core.lifecycle import end_if_settled, halt_run, keep_time
+from stepfence.core.lifecycle import end_if_settled, hold_behind, keep_time
 from stepfence.core.model import Run
 from stepfence.core.summary import summarize
 from stepfence.core.words import At, Settings, State
@@ -176,13 +176,13 @@ class Applier:
     async def _hold_behind(self, stored: Stored, version: int) -> None:
         """Hold a run whose store went back in time (I11): what was recorded since is lost, only a person can tell what happened."""
         at = self.at()
-        if stored.run.hold is None and stored.run.ending is None:
-            message = f"the store holds version {stored.run.version}, version {version} was seen: it was restored from an older state"
-            # Beyond the version that was seen, so that nobody else who remembers it asks the same again.
-            run = replace(halt_run(stored.run, "LedgerBehind", message, at), version=version + 1)
-            await self._save(self._write(stored, run, at), urgent=True)
-        else:
+        message = f"the store holds version {stored.run.version}, version {version} was seen: it was restored from an older state"
+        run = hold_behind(stored.run, message, at)
+        if run == stored.run:
             self._keep(stored)
+        else:
+            # Beyond the version that was seen, so that nobody else who remembers it asks the same again.
+            await self._save(self._write(stored, replace(run, version=version + 1), at), urgent=True)
         raise Refused(Code.HELD, "the ledger is older than what was seen of it: a person must look (LedgerBehind)")
 
 

@@ -324,7 +324,7 @@ class WorkerCalls:
                 raise Refused(Code.NOT_FOUND, "the run of this pod is gone: another one has its name")
             if call.token > run.token:
                 behind = f"token {call.token} is newer than the stored one ({run.token}): the store went back in time"
-                raise ledger.RefusedAfter(Refused(Code.HELD, behind), lifecycle.halt_run(run, "LedgerBehind", behind, at))
+                raise ledger.RefusedAfter(Refused(Code.HELD, behind), lifecycle.hold_behind(run, behind, at, anew=False))
             changed, answer = edit(run, at)
             return (renewed(changed, call.caller, at) if changed != run else run), answer
 

@@ -22,6 +22,7 @@ __all__ = [
     "finish",
     "halt_run",
     "halting_steps",
+    "hold_behind",
     "keep_time",
     "request_cancel",
     "require_active",
@@ -29,6 +30,7 @@ __all__ = [
     "waits_for_people",
 ]
 
+_BEHIND = "LedgerBehind"
 _LONGEST_MESSAGE = 1024  # as the CRD bounds it
 
 
@@ -162,6 +164,21 @@ def halt_run(run: Run, reason: str, message: str, at: At) -> Run:
     if run.terminal or run.ending is not None:
         raise Refused(Code.CANCELLED if not run.terminal else Code.TERMINAL, "the run is ending")
     return replace(run, hold=Hold(fresh_id(at.nonce, "run"), reason, message, at.now))
+
+
+def hold_behind(run: Run, message: str, at: At, *, anew: bool = True) -> Run:
+    """Hold a run whose ledger is older than what is known of it, until a person answers (I11); one that ends begins nothing more anyway.
+
+    A hold that is open already gets a fresh question: its answer may stand in the spec, given before anybody knew this. So does, with
+    `anew`, one that is held for this.
+    """
+    if run.terminal or run.ending is not None:
+        return run
+    held = run.hold
+    if held is not None and held.reason == _BEHIND:
+        return replace(run, hold=replace(held, question=fresh_id(at.nonce, "run"))) if anew else run
+    before = "" if held is None else f". It was held before ({held.reason}: {held.message})"
+    return replace(run, hold=Hold(fresh_id(at.nonce, "run"), _BEHIND, (message + before)[:_LONGEST_MESSAGE], at.now))
 
 
 def active_for(run: Run, now: datetime) -> float:

@@ -11,17 +11,13 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import yaml
 
-from stepfence.core.canonical import fresh_id
 from stepfence.core.errors import Code, Refused
-from stepfence.core.lifecycle import halt_run
-from stepfence.core.model import Run
-from stepfence.core.words import At
+from stepfence.core.lifecycle import hold_behind
 from stepfence.local.admission import admit_json_patch, admit_patch
 from stepfence.local.deletion import end_strays
 from stepfence.local.manifest import Document
@@ -118,7 +114,7 @@ async def accept_older(state: State) -> None:
         return
     await end_strays(state)
     for key, _ in await state.runs.names():
-        await state.applier.apply(key, lambda run, at: (_held(run, older.how, at), None))
+        await state.applier.apply(key, lambda run, at: (hold_behind(run, older.how, at), None))
     await state.database.write(state.witness.begin_anew)
 
 
@@ -130,16 +126,6 @@ def _left_behind(witness: Witness, connection: sqlite3.Connection) -> OlderCopy 
         witness.leave_behind(connection)
         return older
     return None
-
-
-def _held(run: Run, message: str, at: At) -> Run:
-    """A hold of before is asked anew: its answer may stand in the copy already, and was given before the copy was an older one."""
-    if run.terminal or run.ending is not None:
-        return run
-    if run.hold is not None and run.hold.reason == "LedgerBehind":
-        return replace(run, hold=replace(run.hold, question=fresh_id(at.nonce, "run", run.hold.question)))
-    before = f". It was held before ({run.hold.reason}: {run.hold.message})" if run.hold is not None else ""
-    return halt_run(replace(run, hold=None), "LedgerBehind", message + before, at)
 
 
 async def cancel(state: State, write: Write, key: RunKey) -> None:

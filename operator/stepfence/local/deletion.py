@@ -105,16 +105,29 @@ async def sweep_folders(state: State) -> None:
 async def end_strays(state: State) -> None:
     """End the workers that nobody knows: of a state file that is an older copy, they go on with what is not recorded in it.
 
-    Only while nobody may start workers. Raises `Refused(HELD)` when one does not end.
+    Only while nobody may start workers. What they wrote is kept, for a person will ask what they did. Raises `Refused(HELD)` when one
+    does not end.
     """
     await state.workers.take_back_unstarted()
     known = await state.workers.uids()
     for path in await asyncio.to_thread(_folders, state.folder):
         if path.name in known:
             continue
-        if path.name in await asyncio.to_thread(marks):
-            _LOG.warning("ended a worker that the older copy does not know: what it had in flight is in doubt", worker=path.name)
+        lived = path.name in await asyncio.to_thread(marks)
         await _end(path.name)
+        log = await asyncio.to_thread(_keep_log, path)
+        if lived:
+            told = "ended a worker that the older copy does not know: what it had in flight is in doubt"
+            _LOG.warning(told, worker=path.name, log=str(log) if log else None)
+
+
+def _keep_log(folder: Path) -> Path | None:
+    """Move an unknown worker's folder out of the way of `sweep_folders`, if there is a log in it."""
+    log = folder / "log"
+    if not log.exists() or not log.stat().st_size:
+        return None
+    kept = folder.rename(folder.with_name(f"{folder.name}.unknown"))
+    return kept / "log"
 
 
 async def _end(uid: str) -> None:

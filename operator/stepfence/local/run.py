@@ -106,7 +106,8 @@ async def run(state: State, keys: Sequence[RunKey], view: Lines, *, as_json: boo
         stack.callback(lock.leave)
         outcomes = await loop.until_over(stop, stack)
         if loop.runner is not None:
-            await loop.let_workers_go(loop.runner, hurry)
+            stop.set()  # from here on any signal is one that does not wait
+            await loop.let_workers_go(loop.runner, hurry, interrupted=outcomes is None)
     if outcomes is None:
         return INTERRUPTED
     return 0 if all(outcome is Outcome.SUCCEEDED for outcome in outcomes) else 1
@@ -181,11 +182,12 @@ class _Loop:
             self._keepers_at = now + _KEEPERS_SECONDS
             await self.runner.watch_keepers()
 
-    async def let_workers_go(self, runner: Runner, hurry: asyncio.Event) -> None:
+    async def let_workers_go(self, runner: Runner, hurry: asyncio.Event, *, interrupted: bool) -> None:
         """Tell what still lives to go, and serve it until it has, at its grace at the latest; a second signal leaves it to its keeper."""
         if living := await self.state.workers.living():
             grace = max(row.grace for row in living)
-            self.story.remark(f"{_workers(len(living))} told to go, at most {grace} s from now; a second signal does not wait for that")
+            which = "a second signal" if interrupted else "a signal"
+            self.story.remark(f"{_workers(len(living))} told to go, at most {grace} s from now; {which} does not wait for that")
         while not hurry.is_set() and await self.state.workers.living():
             await runner.dismiss_all()
             await runner.watch_keepers()

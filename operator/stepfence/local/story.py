@@ -91,7 +91,9 @@ class Story:
         last = self._told.pop(key, None)
         if last is not None:
             self._gone[key] = last.run
-            self._say(key, self._state.applier.at().now, Notice("Normal", "Deleted", "the run was deleted; a worker of it is told to go"))
+            worker = last.run.worker
+            told = "; its worker is told to go" if worker is not None and worker.ended_at is None else ""
+            self._say(key, self._state.applier.at().now, Notice("Normal", "Deleted", f"the run was deleted{told}"))
 
     def _begin(self, key: RunKey, run: Run, at: At) -> None:
         if run.started_at is not None:
