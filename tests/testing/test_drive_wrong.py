@@ -365,3 +365,18 @@ async def test_a_result_that_cannot_be_recorded_is_told_though_a_person_helps_th
     assert "a person had to say what was done: result of step 'refund': Unable to serialize unknown type: <class 'httpx.Response'>" in told
     assert "`answer.json()`" in told
     assert len(error.report.rows) == 1
+
+
+async def test_what_an_attempt_raised_that_another_made_good_is_not_told() -> None:
+    async def agent(run: Run, http: Client) -> None:
+        async def refund(_payload: Any, step: Step) -> None:
+            if step.attempt == 1:
+                raise stepfence.NotApplied("not yet")
+            async with step.sending():
+                await http.post("/refunds")
+
+        await run.step("refund", Action.PAYMENT, {}, refund)
+
+    error = await red(agent, plan=[{"id": "refund", "action": "Payment", "attempts": 2}])
+    assert "returned without run.finish" in str(error)
+    assert error.__cause__ is None

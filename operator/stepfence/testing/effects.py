@@ -84,7 +84,8 @@ class Outside:
         return effect
 
     def returned(self, mark: StepMark, value: Any) -> None:
-        """Note what a step's function returned."""
+        """Note what a step's function returned; what an attempt before it raised stands in nobody's way any more."""
+        self.raised.pop(mark.id, None)
         try:
             if not isinstance(value, Iterator):  # to look at one is to use it up
                 encode(value, f"result of step {mark.id!r}")
