@@ -176,6 +176,13 @@ def test_a_wrong_json_patch_is_refused_and_told_why(patch: Any, says: str) -> No
     assert refused.value.code is Code.BAD_REQUEST
 
 
+def test_what_a_json_patch_does_not_find_is_told_without_the_whole_object() -> None:
+    before = admit_new(manifest(input={"text": "x" * 5000}), "default")
+    with pytest.raises(Refused) as refused:
+        admit_json_patch(before, [{"op": "replace", "path": "/spec/plan/none/steps", "value": []}])
+    assert len(refused.value.detail) < 300
+
+
 def test_an_answer_under_a_wrong_key_is_told_the_open_ones() -> None:
     with pytest.raises(Refused, match=r"refund\.zz is none; open: .*refund\.q1"):
         admit_patch(stored("open"), {"spec": {"decisions": {"refund.zz": {"verdict": "Happened"}}}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ _PEOPLES, _ONLY_THEIRS = ("spec", "metadata"), "only spec, labels and annotation
 _PEOPLES_METADATA, _ONLY_LABELS = ("labels", "annotations"), "only labels and annotations can be patched"
 # As an API server takes.
 _MOST_OPERATIONS = 10_000
+_LONGEST_ERROR = 160
 _FITS = {"Approve": ("Approve", "Deny"), "Hold": ("Resume", "Abandon"), "Reconcile": ("Happened", "DidNotHappen", "Abandon")}
 
 
@@ -63,7 +65,8 @@ def _patched(before: Document, patch: Any) -> Any:
                 require_json(after)
         except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, ValueError, TypeError, RecursionError) as error:
             where = operation.get("path")
-            raise _no(where if isinstance(where, str) else "", f"operation {index} cannot be applied: {error}") from error
+            told = textwrap.shorten(str(error), _LONGEST_ERROR, placeholder=" …")  # some show the whole object
+            raise _no(where if isinstance(where, str) else "", f"operation {index} cannot be applied: {told}") from error
     return after
 
 
