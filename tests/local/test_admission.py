@@ -179,7 +179,7 @@ def test_a_wrong_json_patch_is_refused_and_told_why(patch: Any, says: str) -> No
 def test_what_a_json_patch_does_not_find_is_told_without_the_whole_object() -> None:
     before = admit_new(manifest(input={"text": "x" * 5000}), "default")
     with pytest.raises(Refused) as refused:
-        admit_json_patch(before, [{"op": "replace", "path": "/spec/plan/none/steps", "value": []}])
+        admit_json_patch(before, [{"op": "replace", "path": "/spec/none/steps", "value": []}])
     assert len(refused.value.detail) < 300
 
 
