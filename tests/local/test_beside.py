@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import sys
-import threading
 import time
 from typing import TextIO, cast
 
@@ -12,24 +10,17 @@ import pytest
 import structlog
 
 from stepfence.local.beside import Beside
+from tests.local.test_lines import SECONDS, Reader
 
-SECONDS = 30
 
-
-class Terminal(io.StringIO):
+class Terminal(Reader):
     """Takes what is written once it is open. `gone`: it never will."""
 
-    def __init__(self, *, open: bool = True, gone: bool = False) -> None:  # noqa: A002
-        super().__init__()
-        self.gone, self.gate = gone, threading.Event()
-        if open:
-            self.gate.set()
+    def write(self, text: str) -> None:
+        self.take(text)
 
-    def write(self, text: str) -> int:
-        assert self.gate.wait(SECONDS)
-        if self.gone:
-            raise BrokenPipeError
-        return super().write(text)
+    def flush(self) -> None:
+        pass
 
 
 def on(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Beside:
@@ -47,7 +38,7 @@ def test_what_was_warned_of_is_written_in_order_and_to_the_end(monkeypatch: pyte
         structlog.get_logger().warning(f"warning {number}")
     beside.finish()
     beside.finish()
-    assert terminal.getvalue().splitlines() == [f"warning {number}" for number in range(500)]
+    assert terminal.text.splitlines() == [f"warning {number}" for number in range(500)]
 
 
 def test_a_terminal_that_takes_nothing_holds_nothing_up_and_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +53,7 @@ def test_a_terminal_that_takes_nothing_holds_nothing_up_and_what_is_left_out_is_
     assert beside._thread is not None
     beside.finish()
     beside._thread.join(SECONDS)
-    told = terminal.getvalue().splitlines()
+    told = terminal.text.splitlines()
     assert told[:2] == ["warning 0", "warning 1"]
     kept = sum(line.startswith("warning ") for line in told)
     assert told[-1] == f"… {3000 - kept} warnings are left out here"
