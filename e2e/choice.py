@@ -124,7 +124,7 @@ def _named(kubeconfig: Path, environ: Mapping[str, str]) -> Target:
         if command:
             run(*command, archive, seconds=_LOAD_SECONDS)
 
-    return Target(Source.NAMED, kubeconfig, (_kubectl(), f"--kubeconfig={kubeconfig}"), load)
+    return Target(Source.NAMED, kubeconfig, (kubectl_program(), f"--kubeconfig={kubeconfig}"), load)
 
 
 @contextmanager
@@ -170,10 +170,10 @@ def _kind_target(cluster: Any, name: str) -> Target:
     def load(archive: Path) -> None:
         run(cluster.kind_path, "load", "image-archive", "--name", name, archive, seconds=_LOAD_SECONDS)
 
-    return Target(Source.KIND, cluster.kubeconfig_path, (_kubectl(), f"--kubeconfig={cluster.kubeconfig_path}"), load)
+    return Target(Source.KIND, cluster.kubeconfig_path, (kubectl_program(), f"--kubeconfig={cluster.kubeconfig_path}"), load)
 
 
-def _kubectl() -> str:
+def kubectl_program() -> str:
     """kubectl from PATH, else the one that we build for our own clusters."""
     return shutil.which("kubectl") or str(build.kube() / "kubectl")
 
