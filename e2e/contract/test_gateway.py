@@ -97,6 +97,8 @@ async def test_what_a_lost_worker_did_is_heard_by_a_gateway_that_never_met_it_wh
     assert (await lost.post("/steps/refund/begin", payload={"order": 1})).json()["outcome"] == "Go"
     job = lost.manifest["metadata"]["ownerReferences"][0]["name"]
     await world.workers.delete("batch/v1", "jobs", job)
+    renewed = await lost.through(world.second).post("/renew")
+    assert (renewed.status_code, renewed.json().get("stop")) == (200, None), renewed.text
     heard = await lost.through(world.second).post("/steps/refund/complete", attempt=1, result={"id": "re_1"})
     assert (heard.status_code, heard.json().get("outcome")) == (200, "Done"), heard.text
     stranger = await world.workers.pod(None, f"{lost.name}-stranger")

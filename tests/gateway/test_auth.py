@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import pytest
 
 from stepfence.app import Applier, WorkerCalls
+from stepfence.core.errors import Code, Refused
+from stepfence.core.model import Run
 from stepfence.gateway.app import create_app
 from stepfence.gateway.auth import POD_REQUESTS
-from stepfence.ports import Caller, WorkerIdentity
+from stepfence.ports import Caller, RunKey, WorkerIdentity
 from stepfence.testing import FakeIds
 from stepfence.testing.pods import MemoryGate
-from tests.gateway.support import Gateway, code, gateway
+from tests.gateway.support import Gateway, Pod, code, gateway
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer  ", "Basic YTpi", "Bearer unknown"])
@@ -48,6 +50,10 @@ class OfNobody(MemoryGate):
 
     async def worker_of(self, caller: Caller) -> WorkerIdentity | None:
         return None
+
+    async def renew(self, run: Run, caller: Caller) -> None:
+        """Without a Job there is none whose Lease could be renewed."""
+        raise Refused(Code.FORBIDDEN, "this pod is no worker")
 
 
 @asynccontextmanager
@@ -89,10 +95,47 @@ async def test_a_holder_whose_job_was_deleted_goes_on_at_any_replica() -> None:
     async with gateway() as world, without_jobs(world) as replica:
         pod = await world.claimed()
         pod.client = replica
+        world.clock.advance(10)
+        renewed = await pod.post("/renew")
+        assert (renewed.status_code, renewed.json()["stop"]) == (200, None), renewed.text
+        assert pod.run.status["holder"]["renewedAt"] > pod.run.status["holder"]["claimedAt"]
         begun = await pod.post("/steps/refund/begin", payload={"amount": 1})
         assert begun.json()["outcome"] == "Go"
         assert (await pod.post("/steps/refund/complete", attempt=1, result=None)).json()["outcome"] == "Done"
         assert (await pod.post("/finish", result=None)).json() == {"outcome": "Succeeded"}
+
+
+async def test_a_pod_that_is_no_worker_does_not_hear_that_a_store_went_back_in_time() -> None:
+    async with gateway() as world, without_jobs(world) as replica:
+        worker, stranger = await world.claimed(), await world.pod(await world.run("other"))
+        stranger.client, stranger.run = replica, worker.run
+        older = world.cluster.store.document(worker.run.key)
+        await worker.post("/drain")
+        assert code(await stranger.post("/renew")) == "forbidden"
+        put_back(world, older)
+        assert code(await stranger.post("/renew")) == "forbidden"
+        assert worker.run.status["hold"]["reason"] == "LedgerBehind"
+
+
+@pytest.mark.parametrize("result", ["re_1", "x" * 5000], ids=["small", "large"])
+async def test_the_truth_is_heard_by_the_replica_that_sees_first_that_the_store_went_back_in_time(result: str) -> None:
+    async with gateway() as world:
+        worker = await world.claimed()
+        await worker.post("/steps/refund/begin", payload={"amount": 1})
+        older = world.cluster.store.document(worker.run.key)
+        await worker.post("/drain")
+        put_back(world, older)
+        heard = await worker.post("/steps/refund/complete", attempt=1, result=result)
+        assert (heard.status_code, heard.json().get("outcome")) == (200, "Done"), heard.text
+        assert worker.run.status["hold"]["reason"] == "LedgerBehind"
+        assert code(await worker.post("/steps/lookup/begin", payload={})) == "held"
+
+
+def put_back(world: Gateway, older: dict[str, Any]) -> None:
+    """Make the store what it was, as etcd is from a snapshot, under a revision that nobody has seen."""
+    metadata = older["metadata"]
+    restored = {**older, "metadata": {**metadata, "resourceVersion": "restored"}}
+    world.cluster.store._objects[RunKey(metadata["namespace"], metadata["name"])] = restored
 
 
 async def test_a_pod_of_a_run_that_was_made_again_says_nothing_of_the_new_one() -> None:
@@ -149,6 +192,9 @@ async def test_one_pod_takes_no_more_than_its_places_and_others_are_served() -> 
             refused = await greedy.post("/renew")
             assert (refused.status_code, code(refused), refused.headers["retry-after"]) == (429, "over-budget", "1")
             assert (await other.claim())["token"] == 1
+            # A run of others is not looked at either: that may cost the store a read for each call.
+            foreign = Pod(world.client, other.run, greedy.bearer)
+            assert code(await foreign.post("/renew")) == "over-budget"
             for body in bodies:
                 body.let.set()
         assert (await greedy.post("/renew")).status_code == 200

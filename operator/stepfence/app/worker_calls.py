@@ -68,11 +68,15 @@ class WorkerCalls:
         if known is not None and fencing.vouches(known.run, caller.pod_uid):
             return True
         try:
-            return fencing.vouches((await self._applier.read(key)).run, caller.pod_uid)
+            known = await self._applier.read(key)
         except Refused as refused:
-            if refused.code is not Code.NOT_FOUND:
+            if refused.code is Code.NOT_FOUND:
+                return False
+            if refused.code is not Code.HELD:
                 raise
-            return False
+            # The store went back in time: that is told to none but a worker, and its report may be true all the same (R13).
+            known = self._applier.known(key)
+        return known is not None and fencing.vouches(known.run, caller.pod_uid)
 
     async def claim(self, caller: Caller, key: RunKey, request_id: str) -> ClaimView:
         """Take the run for the calling pod, which must be the pod of the run's current worker."""
@@ -168,6 +172,15 @@ class WorkerCalls:
         `omitted`: digest and size (bytes) of a result that was too large to send.
         """
         whole = self._bodies.measure(result, field="result") if omitted is None else Body(*omitted)
+        try:
+            return await self._complete(call, step, attempt, whole)
+        except Refused as refused:
+            if refused.code is not Code.HELD:
+                raise
+            # No hold stops a report. The store went back in time, which is recorded now: what stands there may hold this attempt.
+            return await self._complete(call, step, attempt, whole)
+
+    async def _complete(self, call: Call, step: str, attempt: int, whole: Body) -> StepView:
         body = whole
         if whole.size > self._settings.inline_bytes:
             body = await self._bodies.result((await self._applier.read(call.key)).run, whole)
@@ -239,11 +252,21 @@ class WorkerCalls:
         return StepView(applied.answer, await self._bodies.read(applied.stored.run, applied.answer.result))
 
     async def renew(self, call: Call) -> Stop | None:
-        """Renew the lease of an idle worker outside the hot object; answer why it must stop, if it must."""
+        """Renew the lease of an idle worker, outside the hot object while its Job stands; answer why it must stop, if it must."""
         stored = await self._applier.read(call.key)
         fencing.require_token(stored.run, call.token, call.caller.pod_uid)
-        await self._gate.renew(stored.run, call.caller)
+        if await self._gate.worker_of(call.caller) is None:
+            await self._renew_inside(call)  # its Job is gone, and a Lease would go with it
+        else:
+            await self._gate.renew(stored.run, call.caller)
         return stop_of(stored.run, self._applier.at())
+
+    async def _renew_inside(self, call: Call) -> None:
+        def edit(run: Run, at: At) -> tuple[Run, None]:
+            fencing.require_token(run, call.token, call.caller.pod_uid)
+            return renewed(run, call.caller, at), None
+
+        await self._write(call, edit)
 
     async def drain(self, call: Call) -> None:
         """Set draining: the worker begins nothing new."""

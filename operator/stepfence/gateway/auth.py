@@ -70,9 +70,11 @@ class WorkerRoute(APIRoute):
 
         async def handler(request: Request) -> Response:
             deps = deps_of(request)
-            who = request.state.who = await _identify(request, deps)
-            request.state.standing = lambda: deps.calls.standing(who.key)
-            with _place(deps, who.caller):
+            caller = await _caller(request, deps.gate)
+            # Before its run is looked at: a pod that is no worker of it may cost the store a read for each call.
+            with _place(deps, caller):
+                who = request.state.who = await _identify(request, deps, caller)
+                request.state.standing = lambda: deps.calls.standing(who.key)
                 return await _serve(request, deps)
 
         async def _serve(request: Request, deps: Deps) -> Response:
@@ -88,11 +90,14 @@ class WorkerRoute(APIRoute):
         return handler
 
 
-async def _identify(request: Request, deps: Deps) -> Identified:
+async def _caller(request: Request, gate: WorkerGate) -> Caller:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not bearer.strip():
         raise Refused(Code.UNAUTHENTICATED, "a bearer token is needed: the one projected into the worker's pod")
-    caller = await deps.gate.identify(bearer.strip())
+    return await gate.identify(bearer.strip())
+
+
+async def _identify(request: Request, deps: Deps, caller: Caller) -> Identified:
     key = RunKey(request.path_params["namespace"], request.path_params["name"])
     structlog.contextvars.bind_contextvars(pod=f"{caller.namespace}/{caller.pod}", run=f"{key.namespace}/{key.name}")
     if caller.namespace != key.namespace or not await deps.calls.works_for(caller, key):
