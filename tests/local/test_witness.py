@@ -25,7 +25,7 @@ from stepfence.local.commands import accept_older, cancel
 from stepfence.local.deletion import sweep_folders
 from stepfence.local.manifest import admit_new
 from stepfence.local.processes import MARK
-from stepfence.local.state import State, opened
+from stepfence.local.state import Lock, State, opened
 from stepfence.local.witness import Witness
 from stepfence.local.workers import WorkerRow, token_hash
 from stepfence.ports import RunKey
@@ -286,6 +286,27 @@ async def test_a_worker_that_an_older_copy_does_not_know_has_ended_before_a_pers
         for process in processes:
             process.kill()
             process.wait()
+
+
+async def test_an_older_copy_is_not_accepted_while_a_process_starts_workers(path: Path) -> None:
+    """It goes on with the file that was there before; a worker of its own is none that nobody knows."""
+    await put_back(path, "older")
+    uid, lock = str(uuid.uuid4()), Lock(path)
+    assert lock.take()
+    process = await asyncio.to_thread(worker, path, uid)
+    try:
+        async with opened(path, command=COMMAND, check=False) as state:
+            with pytest.raises(Refused, match="a `stepfence local run` goes on beside it: end that first"):
+                await accept_older(state)
+            assert process.poll() is None
+            lock.leave()
+            await accept_older(state)
+            assert process.wait(10) == -signal.SIGKILL
+            assert lock.take()
+    finally:
+        lock.leave()
+        process.kill()
+        process.wait()
 
 
 async def test_an_older_copy_is_not_accepted_by_halves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ No command needs `stepfence local run` to be running: what is written takes effe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import signal
@@ -23,7 +24,7 @@ from stepfence.local.deletion import end_strays
 from stepfence.local.manifest import Document
 from stepfence.local.processes import send
 from stepfence.local.reading import read_one
-from stepfence.local.state import State
+from stepfence.local.state import Lock, State
 from stepfence.local.template import check_template
 from stepfence.local.witness import OlderCopy, Witness
 from stepfence.local.workers import WorkerRow
@@ -107,11 +108,25 @@ async def patch(state: State, write: Write, key: RunKey, text: str, *, kind: str
 async def accept_older(state: State) -> None:
     """Go on from a state file that is an older copy of itself: every run that is not over waits for a person, then it is the newest.
 
-    Killed in between, it is an older copy still.
+    Killed in between, it is an older copy still. Raises `Refused(HELD)` while another process starts workers: it goes on with the file that
+    was there before, and its workers are none that nobody knows.
     """
+    with contextlib.suppress(OlderCopy):
+        await state.database.write(state.witness.check)
+        return
+    lock = Lock(state.path)
+    if not lock.take():
+        raise Refused(Code.HELD, "the state file is an older copy, and a `stepfence local run` goes on beside it: end that first")
+    try:
+        await _accept_older(state)
+    finally:
+        lock.leave()
+
+
+async def _accept_older(state: State) -> None:
     older = await state.database.write(functools.partial(_left_behind, state.witness))
     if older is None:
-        return
+        return  # another process has accepted it meanwhile
     await end_strays(state)
     for key, _ in await state.runs.names():
         await state.applier.apply(key, lambda run, at: (hold_behind(run, older.how, at), None))
