@@ -253,6 +253,25 @@ def test_a_hold_takes_resume_or_abandon_once() -> None:
             answers.answer(on, stale, Decision(Verdict.ABANDON), None, at(9))
 
 
+@pytest.mark.parametrize(("asked", "verdict"), [(doubt(), Verdict.DID_NOT_HAPPEN), (asking(), Verdict.APPROVE)], ids=["doubt", "approval"])
+def test_what_an_older_ledger_asks_is_asked_anew_for_its_answer_may_be_one_of_before_what_was_lost(asked: Run, verdict: Verdict) -> None:
+    answered = with_decision(asked, key(asked), Decision(verdict, **JANE))
+    held = lifecycle.hold_behind(answered, "it is older", at(80))
+    assert answers.catch_up(held, {}, at(81)) == (held, [])
+    assert [question.key for question in questions_of(held, at(81))] == [f"run.{held.hold.question if held.hold else ''}", key(held)]
+    assert replace(held.ledger["pay"], question=asked.ledger["pay"].question) == asked.ledger["pay"]
+    assert lifecycle.hold_behind(held, "it is older", at(82, nonce="2"), anew=False) == held
+    again = lifecycle.hold_behind(held, "it is older", at(82, nonce="2"))
+    assert len({key(asked), key(held), key(again)}) == 3
+
+
+def test_a_hold_that_is_open_when_the_ledger_turns_out_to_be_older_is_told_as_far_as_there_is_room() -> None:
+    held = lifecycle.halt_run(claimed(new_run(step())), "PriceChanged", "x" * 1024, at(1))
+    hold = lifecycle.hold_behind(held, "it is older", at(2)).hold
+    assert hold is not None
+    assert (len(hold.message), hold.message[:52], hold.message[-2:]) == (1024, "it is older. It was held before (PriceChanged: xxxxx", "x…")
+
+
 def test_the_record_of_answers_to_holds_is_bounded() -> None:
     run = lifecycle.halt_run(claimed(new_run(step())), "LooksWrong", "", at(5))
     for turn in range(40):

@@ -169,16 +169,21 @@ def halt_run(run: Run, reason: str, message: str, at: At) -> Run:
 def hold_behind(run: Run, message: str, at: At, *, anew: bool = True) -> Run:
     """Hold a run whose ledger is older than what is known of it, until a person answers (I11); one that ends begins nothing more anyway.
 
-    A hold that is open already gets a fresh question: its answer may stand in the spec, given before anybody knew this. So does, with
-    `anew`, one that is held for this.
+    What is open already, a hold or a question about a step, gets a fresh id: its answer may stand in the spec, given before anybody knew
+    this. So does, with `anew`, one that is held for this.
     """
     if run.terminal or run.ending is not None:
         return run
     held = run.hold
     if held is not None and held.reason == _BEHIND:
-        return replace(run, hold=replace(held, question=fresh_id(at.nonce, "run"))) if anew else run
+        return _ask_anew(replace(run, hold=replace(held, question=fresh_id(at.nonce, "run"))), at) if anew else run
     before = "" if held is None else f". It was held before ({held.reason}: {held.message})"
-    return replace(run, hold=Hold(fresh_id(at.nonce, "run"), _BEHIND, (message + before)[:_LONGEST_MESSAGE], at.now))
+    return _ask_anew(replace(run, hold=Hold(fresh_id(at.nonce, "run"), _BEHIND, _sentence(message + before), at.now)), at)
+
+
+def _ask_anew(run: Run, at: At) -> Run:
+    asked = {step: entry for step, entry in run.ledger.items() if entry.question is not None}
+    return replace(run, ledger={**run.ledger, **{step: replace(entry, question=fresh_id(at.nonce, step)) for step, entry in asked.items()}})
 
 
 def active_for(run: Run, now: datetime) -> float:
