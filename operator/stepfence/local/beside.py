@@ -43,11 +43,13 @@ class Beside(io.TextIOBase):
         self._thread.join(_END_SECONDS)
 
     def _work(self) -> None:
-        while (text := self._pieces.get()) is not None:
+        text: str | None = ""
+        while text is not None:
+            text = self._pieces.get()
             try:
                 # Looked up each time: the live view takes its place while it draws.
-                sys.stderr.write(text)
-                if self._pieces.empty() and self._missed:
+                sys.stderr.write(text or "")
+                if self._missed and (text is None or self._pieces.empty()):
                     missed, self._missed = self._missed, 0
                     sys.stderr.write(f"… {missed} warnings are left out here\n")
                 sys.stderr.flush()
