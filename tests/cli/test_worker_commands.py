@@ -10,50 +10,8 @@ from typing import Any
 
 import pytest
 
-from stepfence.cli.__main__ import _parse
-from stepfence.cli.worker import run_command
-from stepfence.sdk import Options
-from stepfence.sdk.state import StateDir
+from tests.cli.script import PLAN, Script
 from tests.sdk.gateway import Held, LostReply, Problem, ScriptedGateway, connection, go
-
-PLAN = {"charge": "Payment", "lookup": "Read", "other": "Create"}
-
-
-class Script:
-    """Runs commands in this process, as a pod would run them one after the other."""
-
-    def __init__(self, gateway: ScriptedGateway, folder: Path) -> None:
-        self.gateway = gateway
-        self.folder = folder
-        (folder / "token").write_text("pod-token")
-        self.state = StateDir(folder)
-        self.environ = {
-            "STEPFENCE_GATEWAY": "http://gateway.test",
-            "STEPFENCE_NAMESPACE": "support",
-            "STEPFENCE_RUN": "refund-4711",
-            "STEPFENCE_RUN_UID": "u1",
-            "STEPFENCE_WORKER": "1",
-            "STEPFENCE_TOKEN_FILE": str(folder / "token"),
-            "STEPFENCE_STATE_DIR": str(folder),
-        }
-
-    async def __call__(self, *argv: str) -> int:
-        given = _parse(argv)
-        return await run_command(given, self.environ, transport=self.gateway.transport, options=Options())
-
-    async def exec(self, code: str, *options: str, step: str = "charge", action: str = "Payment") -> int:
-        return await self("exec", "--step", step, "--action", action, *options, "--", sys.executable, "-c", code)
-
-
-@pytest.fixture
-def gateway() -> ScriptedGateway:
-    return ScriptedGateway(PLAN)
-
-
-@pytest.fixture
-def script(gateway: ScriptedGateway, tmp_path: Path) -> Script:
-    return Script(gateway, tmp_path)
-
 
 PRINTS_KEY = "import os, json; print(json.dumps({'key': os.environ['STEPFENCE_KEY'], 'attempt': os.environ['STEPFENCE_ATTEMPT']}))"
 
@@ -80,42 +38,11 @@ async def test_live_and_replayed_output_are_alike(text: str, script: Script, cap
     assert live.strip() == text.strip() or json.loads(live) == json.loads(text)
 
 
-@pytest.mark.parametrize(
-    ("code", "options", "told", "ended"),
-    [
-        ("raise SystemExit(1)", (), "lose", "exit code 1: it is not known whether it happened"),
-        ("raise SystemExit(2)", ("--not-applied-exit", "2,65"), "fail", "exit code 2: it did not happen"),
-        ("raise SystemExit(3)", ("--not-applied-exit", "2,65"), "lose", "exit code 3: it is not known whether it happened"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", (), "lose", "killed by signal 9: it is not known"),
-    ],
-)
-async def test_a_failing_command_is_a_doubt_unless_its_code_says_otherwise(
-    code: str, options: tuple[str, ...], told: str, ended: str, script: Script, gateway: ScriptedGateway, capfd: Any
-) -> None:
-    gateway.on("steps/charge/begin", go(1, [sys.executable, "-c", code]), Problem("halted", more={"patch": "kubectl patch …"}))
-    assert await script.exec(code, *options) == 76
-    assert [route.split("/")[2] for route in gateway.routes() if route.startswith("steps/")] == ["begin", told, "begin"]
-    assert gateway.routes()[-1] == "release"
-    out, err = capfd.readouterr()
-    assert out == ""
-    # The log of a worker is where one looks first for what went wrong.
-    assert f"step 'charge', attempt 1: {ended}" in err
-    assert "Halted" in err
-    assert "kubectl patch" in err
-
-
 async def test_output_that_is_too_long_is_cut_and_that_is_said(script: Script, gateway: ScriptedGateway, capfd: Any) -> None:
     assert await script.exec("import sys; sys.stdout.write('x' * (768 * 1024 + 1))") == 0
     out, err = capfd.readouterr()
     assert len(out) == 768 * 1024
     assert "output is longer than 768 KiB, the rest is cut" in err
-
-
-async def test_a_command_that_is_not_there_did_nothing(script: Script, gateway: ScriptedGateway, capfd: Any) -> None:
-    assert await script("exec", "--step", "charge", "--action", "Payment", "--", "/no/such/command") == 1
-    assert gateway.bodies("steps/charge/fail")[0]["reason"] == "CommandNotStarted"
-    assert "release" not in gateway.routes(), "the script may go on by another step"
-    assert "step 'charge'" in capfd.readouterr().err
 
 
 async def test_the_recorded_command_line_is_run(script: Script, gateway: ScriptedGateway, capfd: Any) -> None:

@@ -18,6 +18,7 @@ from e2e.provider.client import ProviderClient, matcher
 from e2e.provider.server import running
 from e2e.provider.wire import Fault, Happening, Route
 from stepfence.testing import MemoryCluster, MemoryRun, MemoryWorker
+from tests.sdk import web
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
@@ -179,6 +180,44 @@ async def test_the_prestop_command_waits_for_the_step_and_for_the_release(argv: 
     assert code == 75, output
     assert world.run.status["ledger"]["refund"]["state"] == "Done"
     assert await world.effects() == [Route.CREATE_REFUND]
+
+
+@pytest.mark.parametrize(
+    ("scene", "code"),
+    [
+        (web.answers(402), 65),
+        (web.answers(409), 1),
+        (web.answers(413), 1),
+        (web.answers(303, applies=True, Location="/receipts/1"), 1),
+        (web.answers(503, applies=True), 1),
+        (web.applies_and_hangs_up, 1),
+    ],
+)
+async def test_a_call_for_a_script_says_no_only_by_an_answer_that_means_it(scene: web.Scene, code: int) -> None:
+    with web.provider(scene) as provider:
+        assert await call(provider.port) == code
+
+
+async def test_a_call_for_a_script_says_no_when_nothing_listens() -> None:
+    assert await call(9) == 65
+
+
+async def call(port: int) -> int:
+    """Run `examples/call.py` against that port; its exit code."""
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT / "operator"),
+        "PROVIDER_URL": f"http://127.0.0.1:{port}",
+        "STEPFENCE_KEY": "sf1-refund",
+        "STEPFENCE_PAYLOAD": "{}",
+        "STEPFENCE_NAMESPACE": "support",
+        "STEPFENCE_RUN": "refund-4711",
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "examples/call.py", "POST", "/refunds", cwd=ROOT, env=environ, stderr=asyncio.subprocess.DEVNULL
+    )
+    async with asyncio.timeout(SECONDS):
+        return await process.wait()
 
 
 async def test_a_refused_refund_fails_the_step_and_nobody_is_asked(world: World) -> None:

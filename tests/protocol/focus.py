@@ -67,4 +67,5 @@ FOCUSES = (
     _focus("V15", rules.active_run, "cancel suspend drain halt", v.NOT_ACTIVE),
     _focus("V16", rules.settle_before_an_upsert_is_rerun, "send", v.LOST_ORDER, steps=_UPSERTS, honours=False, only=_TWO_UPSERTS),
     _focus("V17", rules.success_alone, "send", v.LOST_ORDER, steps=_UPSERTS, honours=False, program="twice", guide=_LATE_WORD),
+    _focus("V18", rules.surely_not_is_sure, "send", v.FALSE_FAILED, v.DOUBLE_EFFECT, steps=_TRIES, honours=False),
 )

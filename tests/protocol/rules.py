@@ -221,6 +221,11 @@ def settle_before_an_upsert_is_rerun(patch: Patch) -> Rules:
     return Rules()
 
 
+def surely_not_is_sure(patch: Patch) -> Rules:
+    """V18: a worker that has sent says that it surely did not: a thread still sends, a redirect was answered, a stop was raised."""
+    return Rules(sure=False)
+
+
 def success_alone(patch: Patch) -> Rules:
     """V17: a success of an Upsert's older attempt is Done at once, though the newer one is still on its way."""
     _everywhere(patch, "may_land_until", lambda *_, **__: None)

@@ -239,6 +239,15 @@ def v17_an_older_success_is_done_while_a_newer_attempt_may_land(out: Rules) -> b
     return not refused(early)
 
 
+def v18_a_worker_that_has_sent_says_that_it_surely_did_not(out: Rules) -> bool:
+    run = paying(attempts=3, backoff=0)
+    if not out.sure:
+        run, _ = reports.fail(run, report(run), "KeyError", "a task still sends", final=False, retry_after=None, at=at(2))
+    else:
+        run = lost(run, 2)
+    return not refused(lambda: begun(run, 3))
+
+
 STORIES: tuple[tuple[Story, TakenOut], ...] = (
     (v1_a_request_lands_after_its_pod_was_seen_to_end, rules.settle_time),
     (v2_an_early_no_of_a_probe_is_believed_later, rules.early_no_of_a_probe),
@@ -260,6 +269,7 @@ STORIES: tuple[tuple[Story, TakenOut], ...] = (
     (v14_a_hung_call_keeps_its_step_for_ever, rules.overdue_is_lost),
     (v16_an_upsert_is_rerun_before_its_first_request_can_have_landed, rules.settle_before_an_upsert_is_rerun),
     (v17_an_older_success_is_done_while_a_newer_attempt_may_land, rules.success_alone),
+    (v18_a_worker_that_has_sent_says_that_it_surely_did_not, rules.surely_not_is_sure),
 )
 
 

@@ -56,7 +56,9 @@ def _thread_moves(world: World, thread: Thread) -> list[Move]:
         ways = (("lost", "deaf") if world.on("net") else ()) + (("slow",) if world.on("slow") and thread.snapshot is None else ())
         found += [(f"{thread} {thread.does} ({how})", partial(request, world, thread, how)) for how in ways]
     if thread.does is Does.SEND:
-        ways = ("mute", "hold", "refused", "broken") if world.on("send") else ()
+        # Left behind: the function ends while a task or thread of it still sends. Stopped: it has sent, and raises a stop or what another
+        # request was answered.
+        ways = ("mute", "hold", "refused", "broken", "left behind", "stopped") if world.on("send") else ()
         ways += ("hang",) if world.on("hang") else ()
         found += [(f"{thread} sends ({how})", partial(send, world, thread, how)) for how in ways]
     if thread.does is Does.PROBE and world.on("probe"):
@@ -259,12 +261,14 @@ def send(world: World, thread: Thread, how: str) -> None:
         _say(thread, "fail")
         return
     in_time = world.now < world.bound(flight)
-    if in_time and how in ("ok", "broken"):
+    if in_time and how in ("ok", "broken", "stopped"):
         doing.answer = world.land(flight)
     elif in_time:
         world.flights.append(flight)
     if how == "ok" and in_time:
         _say(thread, "complete")
+    elif how in ("left behind", "stopped") and not world.rules.sure:
+        _say(thread, "fail")
     elif how in ("hold", "hang"):
         thread.does = Does.AWAIT if how == "hold" else Does.HUNG
     else:

@@ -37,6 +37,8 @@ class Rules:
     compare_and_swap: bool = True
     admission: bool = True
     delete_overdue_pods: bool = True
+    # Whether a worker that has sent never says that it surely did not.
+    sure: bool = True
 
 
 @dataclass

@@ -10,6 +10,7 @@ import pytest
 import stepfence
 from stepfence import Action, Options, Step, StepOptions
 from stepfence.sdk.connection import Connection
+from tests.sdk import clients
 from tests.sdk.gateway import Held, LostReply, NoConnection, Problem, ScriptedGateway, connection, go, settings
 from tests.sdk.test_settle_rule import Slow
 from tests.sdk.virtual import virtual_time
@@ -51,7 +52,7 @@ async def test_a_lost_reply_is_asked_for_again_under_the_same_request_id(route: 
 async def test_a_lost_reply_to_a_report_is_asked_for_again(verb: str, tmp_path: Path) -> None:
     async def perform(payload: Any, step: Step) -> Any:
         async with step.sending():
-            raise ConnectionRefusedError if verb == "fail" else ConnectionResetError
+            await clients.post(clients.refused() if verb == "fail" else clients.slow())
 
     gateway = ScriptedGateway(PLAN)
     gateway.on(f"steps/refund/{verb}", LostReply())
@@ -273,6 +274,34 @@ async def test_a_late_answer_is_told_all_the_same(late_by: float, told: list[str
 
 class Exited(BaseException):
     pass
+
+
+async def test_a_thread_of_a_coroutine_that_sends_beyond_the_margin_ends_the_process(tmp_path: Path) -> None:
+    gateway, free = ScriptedGateway(PLAN, timeout=0.05), threading.Event()
+    exits: list[int] = []
+
+    def exit_process(code: int) -> NoReturn:
+        exits.append(code)
+        free.set()
+        raise Exited
+
+    async def left_behind(payload: Any, step: Step) -> Any:
+        def send() -> None:
+            with step.sending():
+                free.wait(20)
+
+        await asyncio.to_thread(send)
+
+    gateway.on("claim", {**gateway._claim(), "marginSeconds": 1})
+    gateway.on("steps/refund/begin", go(1, {}, timeout=0.05), Problem("halted"))
+    options = Options(exit_on_stop=False, handle_sigterm=False)
+    made = Connection(settings(tmp_path), options, transport=gateway.transport, exit_process=exit_process)
+    with pytest.raises((stepfence.Halted, Exited)):
+        async with made as run:
+            await run.step("refund", Action.PAYMENT, {}, left_behind)
+    assert exits == [76]
+    assert "steps/refund/fail" not in gateway.routes()
+    assert gateway.routes()[:3] == ["claim", "steps/refund/begin", "steps/refund/lose"]
 
 
 @pytest.mark.parametrize("settles", [True, False])

@@ -15,6 +15,8 @@ import pytest
 import stepfence
 from stepfence import Action, Options, Step, SyncConnection
 from stepfence.sdk.state import StateDir
+from tests.sdk import clients
+from tests.sdk.clients import post_blocking
 from tests.sdk.gateway import LostReply, Problem, ScriptedGateway, probe, settings
 
 PLAN = {"refund": "Payment", "lookup": "Read", "other": "Create"}
@@ -49,7 +51,7 @@ def test_steps_run_in_the_calling_thread_and_replay(tmp_path: Path) -> None:
 def test_failures_are_told_as_in_the_async_face(tmp_path: Path) -> None:
     def refused(payload: Any, step: Step) -> Any:
         with step.sending():
-            raise httpx.ConnectError("refused", request=REQUEST)
+            post_blocking(clients.refused())
 
     def lost(payload: Any, step: Step) -> Any:
         with step.sending():

@@ -9,6 +9,7 @@ import pytest
 
 import stepfence
 from stepfence import Action, Step
+from tests.sdk import clients
 from tests.sdk.gateway import Problem, ScriptedGateway, connection, go
 from tests.sdk.virtual import virtual_time
 
@@ -34,7 +35,7 @@ async def raises_inside(payload: Any, step: Step) -> Any:
 
 async def refused_inside(payload: Any, step: Step) -> Any:
     async with step.sending():
-        raise httpx.ConnectError("refused", request=REQUEST)
+        await clients.post(clients.refused())
 
 
 async def raises_after(payload: Any, step: Step) -> Any:
@@ -65,7 +66,7 @@ async def refused_second_request(payload: Any, step: Step) -> Any:
     async with step.sending():
         pass
     async with step.sending():
-        raise httpx.ConnectError("refused", request=REQUEST)
+        await clients.post(clients.refused())
 
 
 async def doubt_then_refused(payload: Any, step: Step) -> Any:
@@ -75,25 +76,25 @@ async def doubt_then_refused(payload: Any, step: Step) -> Any:
     except httpx.ReadTimeout:
         pass
     async with step.sending():
-        raise httpx.ConnectError("refused", request=REQUEST)
+        await clients.post(clients.refused())
 
 
 async def refused_and_wrapped(payload: Any, step: Step) -> Any:
     try:
         async with step.sending():
-            raise httpx.ConnectError("refused", request=REQUEST)  # noqa: TRY301
+            await clients.post(clients.refused())
     except httpx.ConnectError as error:
         raise RuntimeError("no provider") from error
 
 
 async def too_many(payload: Any, step: Step) -> Any:
     async with step.sending():
-        httpx.Response(429, request=REQUEST, headers={"retry-after": "7"}).raise_for_status()
+        (await clients.post(httpx.Response(429, headers={"retry-after": "7"}))).raise_for_status()
 
 
 async def server_error(payload: Any, step: Step) -> Any:
     async with step.sending():
-        httpx.Response(503, request=REQUEST).raise_for_status()
+        (await clients.post(httpx.Response(503))).raise_for_status()
 
 
 async def unserializable(payload: Any, step: Step) -> Any:
@@ -117,7 +118,7 @@ async def holds_itself(payload: Any, step: Step) -> Any:
 
 def sync_marked(payload: Any, step: Step) -> Any:
     with step.sending():
-        raise ConnectionRefusedError
+        clients.post_blocking(clients.refused())
 
 
 @pytest.mark.parametrize(

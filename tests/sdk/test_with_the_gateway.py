@@ -99,11 +99,11 @@ async def test_sure_failures_use_up_attempts_and_then_are_raised_on_each_replay(
     async with MemoryCluster() as cluster:
         run = await cluster.create("refund-4711", plan=PLAN, input={})
         provider = Provider()
-        provider.fails_with = [ConnectionRefusedError()] * 3
+        provider.fails_with = [stepfence.NotApplied("declined", reason="Declined") for _ in range(3)]
         worker = await run.worker()
         async with worker.connect() as connected:
             for _ in range(2):
-                with pytest.raises(stepfence.StepFailed, match="ConnectionRefusedError"):
+                with pytest.raises(stepfence.StepFailed, match="Declined"):
                     await connected.step("refund", Action.PAYMENT, {}, provider.send)
             await connected.finish()
         assert provider.fails_with == []

@@ -249,3 +249,20 @@ async def test_a_provider_that_refuses_has_done_nothing() -> None:
 
     report = await drive(agent, plan=PAYMENT_AND_MAIL, provider=provider, crashes=["before 1", "after 1", "answered 1", "lost 1"])
     assert report.effects == {"POST /mails": 1}
+
+
+async def test_a_time_out_that_is_told_as_not_applied_is_a_doubt_where_the_client_is_seen() -> None:
+    async def agent(run: Run, http: Client) -> None:
+        async def pay(payload: Any, step: Step) -> Any:
+            try:
+                async with step.sending():
+                    return (await http.post("/refunds", json=payload)).json()
+            except httpx.TimeoutException as error:
+                raise stepfence.NotApplied("timed out") from error
+
+        await run.step("refund", Action.PAYMENT, {}, pay)
+        await run.finish()
+
+    report = await drive(agent, crashes="every", plan=[{"id": "refund", "action": "Payment", "attempts": 3, "backoffSeconds": 5}])
+    (lost,) = [row.history for row in report.rows if str(row.history.point) == "lost 1"]
+    assert len(lost.applied) == 1

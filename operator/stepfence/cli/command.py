@@ -10,6 +10,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -43,17 +44,18 @@ class Command:
         """Run it. Raises `NotApplied` when it was not started or says by its exit code that it did nothing, else `CommandFailed`."""
         argv, environ = self._prepare(payload, step)
         async with step.sending():
-            output, code = await _run(argv, environ)
+            output, code, group = await _run(argv, environ)
         ended = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
         if code == 0:
             if len(output) > _LARGEST_OUTPUT:
                 _tell(step, f"its output is longer than {_LARGEST_OUTPUT // 1024} KiB, the rest is cut")
             return as_result(output[:_LARGEST_OUTPUT])
-        if code in self._not_applied:
+        if code in self._not_applied and not _lives(group):
             _tell(step, f"{ended}: it did not happen")
             raise NotApplied(ended, reason=f"Exit{code}")
-        _tell(step, f"{ended}: it is not known whether it happened")
-        raise CommandFailed(ended)
+        left = ", but it left something running" if code in self._not_applied else ""
+        _tell(step, f"{ended}{left}: it is not known whether it happened")
+        raise CommandFailed(f"{ended}{left}")
 
     def _prepare(self, payload: JsonValue, step: Step) -> tuple[list[str], dict[str, str]]:
         argv = self._argv
@@ -73,16 +75,47 @@ def _tell(step: Step, text: str) -> None:
     print(f"stepfence: step {step.id!r}, attempt {step.attempt}: {text}", file=sys.stderr)
 
 
-async def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int]:
-    """Run a command to its end and return its output and exit code. Raises `NotApplied` when it cannot be started."""
+async def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int, int]:
+    """Run a command to its end; return its output, exit code and process group. Raises `NotApplied` when it was surely not started."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             enrol = await stack.enter_async_context(guarded())
+        except OSError as error:
+            raise _not_started(argv, error) from error
+        try:
             # A session of its own: a signal for the script's process group must not break the step.
             process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, env=environ, start_new_session=True, preexec_fn=enrol)
         except OSError as error:
-            raise NotApplied(f"{argv[0]}: {error.strerror}", reason="CommandNotStarted") from error
-        return await _output(process), process.returncode or 0
+            # The system names the file that it could not execute. What comes without it (no descriptor left, say) may have come after that.
+            if error.filename != argv[0]:
+                raise CommandFailed(f"{argv[0]}: {error}") from error
+            raise _not_started(argv, error) from error
+        return await _output(process), process.returncode or 0, process.pid
+
+
+def _not_started(argv: Sequence[str], error: OSError) -> NotApplied:
+    return NotApplied(f"{argv[0]}: {error.strerror}", reason="CommandNotStarted")
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of that group runs, though the command that led it has ended. One that nobody has reaped yet does not."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    states = [_state_in(stat, group) for stat in Path("/proc").glob("[0-9]*/stat")]
+    return not states or any(state not in ("", "Z", "X") for state in states)
+
+
+def _state_in(stat: Path, group: int) -> str:
+    """The state of a process, empty when it is of another group or gone (see proc(5))."""
+    try:
+        fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[0] if len(fields) > 2 and fields[2] == str(group) else ""
 
 
 async def _output(process: Process) -> bytes:

@@ -1,7 +1,10 @@
-"""What an exception of a client library says about the request: surely not applied, or nobody can tell.
+"""What an exception of a client library says about its request: surely not applied, or nobody can tell.
 
 A classifier returns `NotApplied` when the provider surely did nothing, None when it cannot say so. Refused connections, unknown hosts and
 connect time-outs are not applied; read time-outs, broken connections, protocol errors and 5xx are not told.
+
+The shipped classifiers speak of one request, the last one. The sending block believes them only when it saw that nothing else went out
+(`outgoing`). A classifier of the program's own is believed unless what was seen contradicts it.
 """
 
 from __future__ import annotations
@@ -16,17 +19,14 @@ from typing import Any
 import httpx
 
 from stepfence.sdk.errors import NotApplied
+from stepfence.sdk.outgoing import never_sent
 
 __all__ = ["DEFAULT_CLASSIFIERS", "Classifier", "classify", "classify_httpx", "classify_os", "classify_requests", "raise_for_status"]
 
 Classifier = Callable[[BaseException], NotApplied | None]
 
-# Answers that say "I did nothing". Left out on purpose: 408 (nobody can tell), 409 (often: the same key is being worked on).
-NOT_APPLIED_STATUS = frozenset(
-    {400, 401, 402, 403, 404, 405, 406, 407, 410, 411, 412, 413, 414, 415, 416, 417, 421, 422, 423, 426, 428, 429, 431, 451}
-)
-# A redirect may have turned a POST that was applied into a GET, and that GET failed to connect.
-_MAY_FOLLOW_A_POST = frozenset({"GET", "HEAD"})
+# Answers that say "I did nothing". docs/design/0005 argues each, and says why 406, 408, 409, 413, 416, 424 and 425 are none.
+NOT_APPLIED_STATUS = frozenset({400, 401, 402, 403, 404, 405, 407, 410, 411, 412, 414, 415, 417, 421, 422, 423, 426, 428, 429, 431, 451})
 
 
 def classify(error: BaseException, classifiers: Sequence[Classifier]) -> NotApplied | None:
@@ -43,12 +43,11 @@ def classify(error: BaseException, classifiers: Sequence[Classifier]) -> NotAppl
 def classify_httpx(error: BaseException) -> NotApplied | None:
     """Classify exceptions of httpx."""
     if isinstance(error, httpx.HTTPStatusError):
-        return _by_status(error.response.status_code, error.response.headers.get("retry-after"))
-    if isinstance(error, httpx.PoolTimeout | httpx.UnsupportedProtocol | httpx.InvalidURL):
-        return _not_applied(error)
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return None if _method(error) in _MAY_FOLLOW_A_POST else _not_applied(error)
-    return None
+        return _by_status(error.response)
+    if isinstance(error, httpx.InvalidURL):
+        return _of_one_request(error, before_sending=True)
+    refused = isinstance(error, httpx.PoolTimeout | httpx.UnsupportedProtocol | httpx.ConnectError | httpx.ConnectTimeout)
+    return _of_one_request(error) if refused else None
 
 
 def classify_requests(error: BaseException) -> NotApplied | None:
@@ -58,37 +57,50 @@ def classify_requests(error: BaseException) -> NotApplied | None:
         return None
     kinds = requests.exceptions
     if isinstance(error, kinds.HTTPError):
-        response = error.response
-        return None if response is None else _by_status(response.status_code, response.headers.get("Retry-After"))
+        return None if error.response is None else _by_status(error.response)
     if isinstance(error, kinds.InvalidURL | kinds.MissingSchema | kinds.InvalidSchema):
-        return _not_applied(error)
-    refused = isinstance(error, kinds.ConnectTimeout) or _never_connected(error)
-    return _not_applied(error) if refused and _method(error) not in _MAY_FOLLOW_A_POST else None
+        return _of_one_request(error, before_sending=True)
+    cause = error.args[0] if error.args else None
+    refused = isinstance(error, kinds.ConnectTimeout) or (isinstance(cause, BaseException) and never_sent(cause))
+    return _of_one_request(error) if refused else None
 
 
 def classify_os(error: BaseException) -> NotApplied | None:
-    """Classify bare socket errors: a refused connection or an unknown host."""
-    return _not_applied(error) if isinstance(error, ConnectionRefusedError | socket.gaierror) else None
+    """Classify bare socket errors: a refused connection or an unknown host. Not among the defaults: sockets are not seen.
+
+    It is for functions that open one connection in a block: `connect(classifiers=[*stepfence.DEFAULT_CLASSIFIERS, stepfence.classify_os])`
+    says that yours do.
+    """
+    known = isinstance(error, ConnectionRefusedError | socket.gaierror)
+    return NotApplied(str(error), reason=type(error).__name__) if known else None
 
 
-DEFAULT_CLASSIFIERS: tuple[Classifier, ...] = (classify_httpx, classify_requests, classify_os)
+DEFAULT_CLASSIFIERS: tuple[Classifier, ...] = (classify_httpx, classify_requests)
 
 
 def raise_for_status(response: Any) -> None:
     """Raise `NotApplied` for an httpx or requests answer that applied nothing, else what its own `raise_for_status` raises.
 
-    It speaks of the request of this answer: do not use it on a second request of the same step when the first was applied.
+    It speaks of the one request of this answer. So it is believed when that was the only request of the step's only sending block, inside
+    the block or after it; otherwise, and after a redirect, the step is in doubt.
     """
-    verdict = _by_status(response.status_code, response.headers.get("retry-after"))
+    verdict = _by_status(response)
     if verdict is not None:
         raise verdict
     response.raise_for_status()
 
 
-def _by_status(status: int, retry_after: str | None) -> NotApplied | None:
-    if status not in NOT_APPLIED_STATUS:
+def _by_status(response: Any) -> NotApplied | None:
+    # A redirect: the answer is that of another request, and the first one may have been applied (303).
+    if response.status_code not in NOT_APPLIED_STATUS or response.history:
         return None
-    return NotApplied(f"HTTP {status}", retry_after=_seconds(retry_after), reason=f"HTTP{status}")
+    verdict = NotApplied(
+        f"HTTP {response.status_code}",
+        retry_after=_seconds(response.headers.get("retry-after")),
+        reason=f"HTTP{response.status_code}",
+    )
+    verdict.of_one_request, verdict.status = True, response.status_code
+    return verdict
 
 
 def _seconds(value: str | None) -> float | None:
@@ -106,20 +118,7 @@ def _seconds(value: str | None) -> float | None:
     return max(0.0, (when - datetime.now(UTC)).total_seconds())
 
 
-def _not_applied(error: BaseException) -> NotApplied:
-    return NotApplied(str(error), reason=type(error).__name__)
-
-
-def _method(error: Any) -> str:
-    try:
-        request = error.request
-    except RuntimeError:
-        return ""
-    return str(getattr(request, "method", "") or "").upper()
-
-
-def _never_connected(error: BaseException) -> bool:
-    """Whether urllib3 says that no connection came to be (refused, or the host is unknown)."""
-    urllib3 = sys.modules.get("urllib3")
-    reason = getattr(error.args[0], "reason", error.args[0]) if error.args else None
-    return urllib3 is not None and isinstance(reason, urllib3.exceptions.NewConnectionError)
+def _of_one_request(error: BaseException, *, before_sending: bool = False) -> NotApplied:
+    verdict = NotApplied(str(error), reason=type(error).__name__)
+    verdict.of_one_request, verdict.before_sending = True, before_sending
+    return verdict

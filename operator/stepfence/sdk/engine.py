@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from stepfence.core.canonical import digest
 from stepfence.core.errors import Code
 from stepfence.core.moves import NOT_STARTED
+from stepfence.core.words import Action
 from stepfence.sdk import wire
 from stepfence.sdk.calls import Calls, new_request_id, now
 from stepfence.sdk.errors import (
@@ -190,18 +191,22 @@ class Engine:
         ended = await performance.wait(deadline)
         if ended is None:
             return await self._overdue(call, step, performance)
+        step.performed()
+        # A task or a thread that it left behind may still be sending: until that has ended nobody can say what it did.
+        if not await step.idle(deadline) and not isinstance(ended, Returned):
+            return await self._overdue(call, step, performance)
         return await self._settle(call, step, ended)
 
     async def _overdue(self, call: StepCall, step: Step, performance: Performance) -> Turn:
         """Stop the function, tell the doubt, and still hear a late answer (R13). What cannot be stopped ends the process."""
         performance.cancel()
         if performance.can_be_stopped:
-            ended = await performance.wait(step.deadline + self._margin / 4)
+            ended = await self._ended_by(performance, step, step.deadline + self._margin / 4)
             if ended is not None:
                 return await self._settle(call, step, ended, overdue=True)
         body: dict[str, JsonValue] = {"attempt": step.attempt, "reason": "DeadlineExceeded", "message": "still running"}
         lost = asyncio.create_task(self._calls.report(call.id, "lose", body))
-        ended = await performance.wait(step.deadline + self._margin / 2)
+        ended = await self._ended_by(performance, step, step.deadline + self._margin / 2)
         if ended is None:
             await self._die(f"step {call.id!r} runs past its deadline and cannot be stopped", step.deadline + self._margin * 0.8)
         await asyncio.wait({lost})
@@ -211,9 +216,18 @@ class Engine:
         lost.result()
         return self._after_doubt(call)
 
+    @staticmethod
+    async def _ended_by(performance: Performance, step: Step, until: float) -> Ended | None:
+        """Return how the function ended; None while it still runs at `until`, or a task or thread of it that sends."""
+        ended = await performance.wait(until)
+        if ended is None:
+            return None
+        step.performed()
+        return ended if await step.idle(until) or isinstance(ended, Returned) else None
+
     async def _settle(self, call: StepCall, step: Step, ended: Ended, *, overdue: bool = False) -> Turn:
         """Report how it ended. What is no `Exception` (a stop, an exit) goes on to the caller after that."""
-        verdict = judge(ended, step, marked=call.marked, overdue=overdue)
+        verdict = judge(ended, step, marked=call.marked, overdue=overdue, harmless=call.action is Action.READ)
         if isinstance(verdict, Complete):
             return await self._complete(call, step.attempt, verdict.text)
         if call.doubts >= self._options.max_reruns:

@@ -13,7 +13,8 @@ so it is a `BaseException`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+import itertools
+from typing import Any, ClassVar, Self
 
 from stepfence.core.errors import StepfenceError
 
@@ -35,7 +36,11 @@ __all__ = [
     "Stop",
     "Unreachable",
     "Unsettled",
+    "moment",
 ]
+
+# Numbers moments of this process: what was said after what.
+moment = itertools.count(1).__next__
 
 
 class NotInARun(StepfenceError):
@@ -101,8 +106,15 @@ class NotApplied(Exception):
     """Raise it in `perform` to say: this attempt surely did nothing, and will not.
 
     `final` ends the step whatever attempts are left. `retry_after` (seconds) is the least pause before the next attempt. `reason` is a
-    CamelCase word for people and metrics.
+    CamelCase word for people and metrics. It is not believed, and the step is in doubt, when a request of the attempt was still on its way
+    or had been lost when it was said.
     """
+
+    # Set where Stepfence itself draws the conclusion: it speaks of one request, which got an answer of this `status` (None: it had none),
+    # or was not even tried.
+    of_one_request = False
+    status: int | None = None
+    before_sending = False
 
     def __init__(self, message: str = "", *, final: bool = False, retry_after: float | None = None, reason: str = "NotApplied") -> None:
         super().__init__(message)
@@ -110,6 +122,11 @@ class NotApplied(Exception):
         self.final = final
         self.retry_after = retry_after
         self.reason = reason
+        self.said_at = moment()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy it to another process, where the moments of this one mean nothing."""
+        return type(self), (self.message,), {**self.__dict__, "said_at": 0}
 
 
 class Stop(BaseException):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dis
 import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stepfence.sdk.classify import Classifier, classify
-from stepfence.sdk.errors import Fenced, NotApplied
+from stepfence.sdk.classify import Classifier
+from stepfence.sdk.errors import moment
 from stepfence.sdk.latch import Latch
+from stepfence.sdk.sending import Attempt, Sending
 
-__all__ = ["Sending", "Step", "marks_sending"]
+__all__ = ["Step", "marks_sending"]
 
 
 class Step:
@@ -37,12 +41,7 @@ class Step:
         self.attempt = attempt
         self.deadline = deadline
         self._clock = clock
-        self._latch = latch
-        self._classifiers = classifiers
-        self.sending_began = False
-        # A request went out whose effect nobody can rule out.
-        self.uncertain = False
-        self._refusals: list[tuple[BaseException, NotApplied]] = []
+        self._sends = Attempt(f"attempt {attempt} of step {step_id!r}", lambda: self.time_left, latch, classifiers)
 
     @property
     def time_left(self) -> float:
@@ -52,68 +51,73 @@ class Step:
     def sending(self) -> Sending:
         """Mark one request: `async with step.sending():` (or `with`). One request a block, nothing sent outside of one.
 
-        Raises `TimeoutError` past the deadline and `Fenced` when another worker is known to hold the run: then nothing is sent.
+        Entering raises `TimeoutError` past the deadline, `Fenced` when another worker is known to hold the run, and `RuntimeError` when the
+        attempt is over or the block was used before: then nothing is sent.
         """
-        return Sending(self)
+        return Sending(self._sends)
 
-    def refusal_of(self, error: BaseException) -> NotApplied | None:
-        """Return what a classifier said of this error, or of one that it was raised from, inside a sending block."""
-        seen: BaseException | None = error
-        while seen is not None:
-            for known, verdict in self._refusals:
-                if known is seen:
-                    return verdict
-            seen = seen.__cause__ or seen.__context__
-        return None
+    def performed(self) -> None:
+        """Note that `perform` has ended; how it ended is not told yet."""
+        self._sends.performed = self._sends.performed or moment()
 
-    def _enter(self) -> None:
-        if isinstance(self._latch.stop, Fenced):
-            raise self._latch.stop.again()
-        if self.time_left <= 0:
-            raise TimeoutError(f"step {self.id!r} is past its deadline: nothing more is sent")
-        self.sending_began = True
+    def told(self) -> Attempt:
+        """Let nothing more be sent, and return what is known of what was: the attempt is about to be told."""
+        self._sends.close()
+        return self._sends
 
-    def _exit(self, error: BaseException | None) -> None:
-        verdict = None if error is None else classify(error, self._classifiers)
-        if error is None or verdict is None:
-            self.uncertain = True
-        else:
-            self._refusals.append((error, verdict))
+    async def idle(self, until: float) -> bool:
+        """Wait until no request is on its way; False when one still is at `until` (the loop's clock)."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
 
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(changed.set)
 
-class Sending:
-    """The block in which a request goes out; both `with` and `async with`."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def __enter__(self) -> None:
-        self._step._enter()  # noqa: SLF001  (two halves of one thing)
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._step._exit(error)  # noqa: SLF001
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.__exit__(kind, error, trace)
+        self._sends.wake = wake
+        try:
+            async with asyncio.timeout_at(until):
+                while self._sends.open:
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            return not self._sends.open
+        return True
 
 
 def marks_sending(perform: Callable[..., Any]) -> bool:
-    """Whether the function's own code names `sending`: then what it raises before the mark means that nothing was sent.
+    """Whether the function's own code calls `sending` of its second argument: what it raises before that means that nothing was sent.
 
-    A function that sends without a mark is the dangerous case, so what cannot be seen counts as unmarked.
+    A function that sends without a mark is the dangerous case, so what cannot be seen counts as unmarked. So does a decorated function:
+    its wrapper runs code of its own.
     """
-    while isinstance(perform, functools.partial):
-        perform = perform.func
-    function = inspect.unwrap(perform)
-    if not isinstance(function, types.FunctionType | types.MethodType):
-        function = type(function).__call__
+    code = _code_of(perform)
+    if code is None:
+        return False
+    try:
+        parameters = list(inspect.signature(perform, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len(parameters) > 1 and parameters[1].kind in positional and _marks(code, parameters[1].name)
+
+
+def _code_of(perform: Callable[..., Any]) -> types.CodeType | None:
+    while isinstance(perform, functools.partial | types.MethodType):
+        perform = perform.func if isinstance(perform, functools.partial) else perform.__func__
+    function = perform if isinstance(perform, types.FunctionType) else type(perform).__call__
     code = getattr(function, "__code__", None)
-    return code is not None and _names_sending(code)
+    return code if isinstance(code, types.CodeType) else None
 
 
-def _names_sending(code: types.CodeType) -> bool:
+@functools.lru_cache(maxsize=512)
+def _marks(code: types.CodeType, step: str) -> bool:
+    """Whether the code loads the attribute `sending` of the variable `step`, itself or in a function inside of it."""
+    before: Any = None
+    for instruction in dis.get_instructions(code):
+        loaded = before[-1] if isinstance(before, tuple) and before else before
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "sending" and loaded == step:
+            return True
+        before = instruction.argval if instruction.opname.startswith("LOAD_") else None
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return "sending" in code.co_names or any(_names_sending(each) for each in inner)
+    return any(step in each.co_freevars and _marks(each, step) for each in inner)

@@ -11,6 +11,7 @@ import structlog
 from pydantic import JsonValue, ValidationError
 
 from stepfence.core.errors import Code
+from stepfence.sdk.outgoing import unheard
 from stepfence.sdk.settings import Settings
 from stepfence.sdk.wire import ProblemBody
 
@@ -59,7 +60,8 @@ class Transport:
         timeout = httpx.Timeout(min(limit, _READ_SECONDS), connect=min(limit, _CONNECT_SECONDS))
         headers = {"Authorization": f"Bearer {self._settings.bearer()}"}
         try:
-            answer = await client.request(method, self._settings.base_path + path, json=body, headers=headers, timeout=timeout)
+            with unheard():
+                answer = await client.request(method, self._settings.base_path + path, json=body, headers=headers, timeout=timeout)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             self._forget_if_tls(error)
             raise Unavailable(f"{type(error).__name__}: {error}", sent=False) from error

@@ -66,28 +66,39 @@ class Lose:
 Verdict = Complete | Fail | Lose
 
 
-def judge(ended: Ended, step: Step, *, marked: bool, overdue: bool = False) -> Verdict:
-    """Say what the end of one attempt means.
+def judge(ended: Ended, step: Step, *, marked: bool, overdue: bool = False, harmless: bool = False) -> Verdict:
+    """Say what the end of one attempt means; from here on the attempt can send nothing more.
 
     `marked`: the function marks where sending begins, so that what it raises before the mark means that nothing was sent. `overdue`: it was
-    stopped at its deadline.
+    stopped at its deadline. `harmless`: it only reads. docs/protocol.md lists each way to `Fail`, and why it is sure.
     """
+    sends = step.told()
     if isinstance(ended, Returned):
         return _returned(ended.value, step)
-    error = ended.error
+    error = _single(ended.error)
     if isinstance(error, NotApplied):
-        return Fail(error.reason, _clean(error), error.final, error.retry_after, error)
+        objection = "" if harmless else sends.objection(error)
+        if objection:
+            return Lose(_reason(error.reason), _clean(f"{error} (in doubt: {objection})"), ended.error)
+        return Fail(error.reason, _clean(error), error.final, error.retry_after, ended.error)
     stopped = overdue and isinstance(error, asyncio.CancelledError)
-    reason = "DeadlineExceeded" if stopped else _name(error)
+    reason = "DeadlineExceeded" if stopped else _reason(type(error).__name__)
     message = f"stopped at its deadline: {step.id}" if stopped else _clean(error)
-    if step.uncertain:
-        return Lose(reason, message, error)
-    refusal = step.refusal_of(error)
-    if refusal is not None:
-        return Fail(refusal.reason, _clean(refusal), refusal.final, refusal.retry_after, error)
-    if step.sending_began or marked or isinstance(error, Stop):
-        return Fail("NotSent" if isinstance(error, Stop) else reason, message, error=error)
-    return Lose(reason, message, error)
+    if sends.refused:
+        refusal = sends.refusal_of(error)
+        if refusal is not None:
+            return Fail(refusal.reason, _clean(refusal), refusal.final, refusal.retry_after, ended.error)
+        return Fail(reason, message, error=ended.error)
+    if marked and not sends.blocks:
+        return Fail("NotSent" if isinstance(error, Stop) else reason, message, error=ended.error)
+    return Lose(reason, message, ended.error)
+
+
+def _single(error: BaseException) -> BaseException:
+    """Return what a group of one exception holds: a task group wraps what its only failing task raised."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def read_may_fail(verdict: Fail | Lose, action: Action) -> Fail | Lose:
@@ -105,11 +116,11 @@ def _returned(value: Any, step: Step) -> Verdict:
         return Lose("ResultNotSerializable", _clean(error), error)
 
 
-def _name(error: BaseException) -> str:
-    return _REASON.sub("", type(error).__name__) or "Error"
+def _reason(said: str) -> str:
+    return _REASON.sub("", said) or "Error"
 
 
-def _clean(error: BaseException) -> str:
+def _clean(error: BaseException | str) -> str:
     return _text(_QUERY.sub("?…", str(error)))[:_MESSAGE_CHARACTERS]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import httpx
 
 from stepfence.core.words import Action
+from stepfence.sdk.outgoing import observed, observed_async
 from stepfence.sdk.perform import Perform, Performance, Starter, is_async
 from stepfence.sdk.step import Step
 from stepfence.testing.effects import CURRENT_STEP, SAFE_METHODS, Effect, Outside, StepMark, effect_name, json_of
@@ -174,6 +175,7 @@ class ProviderLine(httpx.AsyncBaseTransport, httpx.BaseTransport):
     def __init__(self, life: Life) -> None:
         self._life = life
 
+    @observed_async
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See httpx."""
         await request.aread()
@@ -182,6 +184,7 @@ class ProviderLine(httpx.AsyncBaseTransport, httpx.BaseTransport):
             await self._life.silence()
         return self._heard(request, exchanged)
 
+    @observed
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """See httpx."""
         request.read()
