@@ -146,3 +146,11 @@ def test_retry_after_is_read(value: str, seconds: float | None) -> None:
     verdict = classify_httpx(raised(answer(429, **{"retry-after": value}).raise_for_status))
     assert verdict is not None
     assert verdict.retry_after == seconds
+
+
+def test_the_answer_after_a_redirect_is_no_answer_to_the_first_request() -> None:
+    followed, plain = answer(404), requests_answer(404)
+    followed.history, plain.history = [answer(303)], [requests_answer(303)]
+    for response in (followed, plain):
+        assert classify(raised(response.raise_for_status), TYPES) is None
+        assert not isinstance(raised(lambda response=response: stepfence.raise_for_status(response)), stepfence.NotApplied)

@@ -220,3 +220,21 @@ async def test_a_block_is_for_one_request() -> None:
             pass
 
     assert told(await played(pay)) == IN_DOUBT
+
+
+async def test_a_request_that_a_task_of_a_block_begins_after_it() -> None:
+    provider, left = Provider(httpx.Response(200)), asyncio.Event()
+
+    async def pay(_payload: Any, step: Step) -> Any:
+        async def later() -> None:
+            await left.wait()
+            async with provider.client() as http:
+                await http.post(URL)
+
+        async with step.sending():
+            task = asyncio.create_task(later())
+        left.set()
+        await task
+        raise NotApplied("gave up")
+
+    await in_doubt(pay, provider)

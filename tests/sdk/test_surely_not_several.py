@@ -10,10 +10,11 @@ import tenacity
 import urllib3.util
 
 import stepfence
-from stepfence import NotApplied, Step
+from stepfence import Action, NotApplied, Step
+from stepfence.testing import MemoryCluster
 from tests.sdk import clients, web
 from tests.sdk.clients import URL, Provider
-from tests.sdk.payments import FAILED, IN_DOUBT, in_doubt, played, told
+from tests.sdk.payments import FAILED, IN_DOUBT, PLAN, QUIET, in_doubt, played, told
 
 
 def _redirect() -> httpx.Response:
@@ -268,3 +269,37 @@ async def test_http2_that_goes_away_having_seen_the_request() -> None:
                 http.post(provider.url)
 
         await in_doubt(pay, provider, sync=True)
+
+
+@pytest.mark.parametrize("where", ["in the block", "after the blocks"])
+async def test_an_answer_to_the_second_of_two_payments_says_nothing_of_the_first(where: str) -> None:
+    provider = Provider(httpx.Response(200), httpx.Response(404))
+
+    async def pay(_payload: Any, step: Step) -> Any:
+        async with provider.client() as http:
+            async with step.sending():
+                await http.post(URL)
+            async with step.sending():
+                answer = await http.post(URL)
+                if where == "in the block":
+                    stepfence.raise_for_status(answer)
+            stepfence.raise_for_status(answer)
+
+    await in_doubt(pay, provider, applied=2)
+
+
+async def test_the_sdks_own_calls_are_no_requests_of_the_step() -> None:
+    provider = Provider(httpx.Response(402))
+    async with MemoryCluster() as cluster:
+        run = await cluster.create("refund", plan=PLAN, input={})
+        with pytest.raises(stepfence.StepFailed):  # noqa: PT012  (leaving the block is part of the test)
+            async with (await run.worker()).connect(QUIET) as connected:
+
+                async def pay(_payload: Any, step: Step) -> Any:
+                    async with step.sending(), provider.client() as http:
+                        answer = await http.post(URL)
+                        await connected.plan(PLAN)
+                        stepfence.raise_for_status(answer)
+
+                await connected.step("refund", Action.PAYMENT, {}, pay)
+        assert told(run) == FAILED

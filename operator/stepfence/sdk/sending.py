@@ -101,7 +101,7 @@ class Sending:
         self._exchanges = Exchanges()
         self._unlisten: Callable[[], None] = _nothing
         self._entered = False
-        # The moment at which it was left, or at which what was started in it ended later; 0 before.
+        # The moment at which it was left; 0 before.
         self.left = 0
         self.fate = Fate.OPEN
         self.error: BaseException | None = None
@@ -121,15 +121,15 @@ class Sending:
         exchange = Exchange(method)
         with self._attempt.lock:
             self._exchanges.seen.append(exchange)
+            if self.left and not exchange.safe:
+                # By a task that was started in the block. Who left it did not know of this.
+                self.fate = Fate.UNCERTAIN
         return exchange
 
     def ended(self, exchange: Exchange, *, status: int | None = None, error: BaseException | None = None) -> None:
         """A request has ended (see `Listener`)."""
         with self._attempt.lock:
             exchange.status, exchange.error, exchange.ended = status, error, True
-            if self.left and exchange in self._exchanges.effective:
-                # Who left the block did not know this end.
-                self.fate, self.left = Fate.UNCERTAIN, moment()
         self._attempt.wake()
 
     def __enter__(self) -> None:
