@@ -14,6 +14,8 @@ import platform
 import sys
 from collections.abc import Sequence
 
+from stepfence.cli.output import complain, put, speak_utf8
+
 __all__ = ["main"]
 
 _SERVERS = {"controller": "stepfence.controller.__main__", "gateway": "stepfence.gateway.__main__", "local": "stepfence.local.__main__"}
@@ -28,6 +30,8 @@ is asked."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
+    if argv is None:
+        speak_utf8()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in _SERVERS:
         return _serve(arguments[0], arguments[1:])
@@ -35,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.command == "version":
         from importlib.metadata import version
 
-        print(version("stepfence"))
+        put(version("stepfence") + "\n")
         return 0
     from stepfence.cli import worker
 
@@ -58,13 +62,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _serve(name: str, rest: list[str]) -> int:
     if name == "local" and platform.system() != "Linux":
         # Its promise that a worker's end is seen rests on pidfd, /proc and child subreapers.
-        print("stepfence local: needs Linux: in a virtual machine or a container elsewhere", file=sys.stderr)
+        complain("stepfence local: needs Linux: in a virtual machine or a container elsewhere")
         return 2
     # Each needs an extra, which worker images do not install.
     try:
         module = importlib.import_module(_SERVERS[name])
     except ModuleNotFoundError as missing:
-        print(f"stepfence {name}: {missing}: install stepfence[{'local' if name == 'local' else 'operator'}]", file=sys.stderr)
+        complain(f"stepfence {name}: {missing}: install stepfence[{'local' if name == 'local' else 'operator'}]")
         return 2
     sys.argv = [f"stepfence {name}", *rest]
     return int(module.main() or 0)

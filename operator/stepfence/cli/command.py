@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stepfence.cli.guard import guarded
+from stepfence.cli.output import complain
 from stepfence.core.canonical import canonical
 from stepfence.core.errors import Refused
 from stepfence.sdk.errors import NotApplied
@@ -72,7 +72,7 @@ class Command:
 
 def _tell(step: Step, text: str) -> None:
     """To the worker's log, where one looks first for what went wrong."""
-    print(f"stepfence: step {step.id!r}, attempt {step.attempt}: {text}", file=sys.stderr)
+    complain(f"stepfence: step {step.id!r}, attempt {step.attempt}: {text}")
 
 
 async def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int, int]:

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
-import structlog
 from pydantic import JsonValue
 
 from stepfence.cli.command import Command, printed
+from stepfence.cli.output import BROKEN_PIPE, complain, leave_output, log_warnings, put
 from stepfence.cli.script import drain_pod, in_script
 from stepfence.core.errors import StepfenceError
 from stepfence.core.words import Action
@@ -38,11 +38,9 @@ async def run_command(
     options: Options | None = None,
 ) -> int:
     """Run one worker command; return its exit code. Messages go to standard error, results alone to standard output."""
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger("warning"), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
-    )
+    log_warnings()
     if _IN_A_STEP in environ and given.command not in _INSIDE:
-        _say(f"{given.command}: not inside the command of a step: steps stand side by side in the script")
+        complain(f"stepfence: {given.command}: not inside the command of a step: steps stand side by side in the script")
         return WRONG
     try:
         settings = Settings.from_environ(environ)
@@ -50,19 +48,37 @@ async def run_command(
             return await drain_pod(settings, options or Options(), given.timeout, transport)
         await in_script(settings, options or Options(), _work(given), transport)
     except Stop as stop:
-        _say(f"{type(stop).__name__}: {stop.detail}" + (f"\n  {stop.patch}" if stop.patch else ""))
+        complain(f"stepfence: {type(stop).__name__}: {stop.detail}")
+        if stop.patch:
+            complain(f"  {stop.patch}")
         return stop.exit_code
     except StepDenied as denied:
-        _say(str(denied))
+        complain(f"stepfence: {denied}")
         return DENIED
+    except BrokenPipeError:
+        leave_output()
+        return BROKEN_PIPE
+    except _NotPrinted as failed:
+        complain(f"stepfence: {failed}")
+        return 1
     except (StepfenceError, TypeError, ValueError) as error:
-        _say(str(error))
+        complain(f"stepfence: {error}")
         return 1 if getattr(error, "attempt", None) is not None else WRONG
     return 0
 
 
-def _say(text: str) -> None:
-    print(f"stepfence: {text}", file=sys.stderr)
+class _NotPrinted(Exception):
+    """Standard output takes nothing more; what was done is recorded."""
+
+
+def _print(text: str) -> None:
+    try:
+        put(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        leave_output()
+        raise _NotPrinted(f"standard output: {error.strerror}; what is recorded stays") from error
 
 
 def _work(given: argparse.Namespace) -> Work:
@@ -85,8 +101,7 @@ def _exec(given: argparse.Namespace) -> Work:
         payload = list(given.argv) if given.payload is None else fixed
         options = StepOptions(limit=given.timeout)
         result = await run.step(given.step, Action(given.action), payload, command.perform, options=options)
-        sys.stdout.write(printed(result))
-        sys.stdout.flush()
+        _print(printed(result))
 
     return work
 
@@ -115,7 +130,7 @@ def _input(given: argparse.Namespace) -> Work:
             if not isinstance(value, dict) or key not in value:
                 raise ValueError(f"spec.input has no {given.path!r}")
             value = value[key]
-        print(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        _print((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) + "\n")
 
     return work
 

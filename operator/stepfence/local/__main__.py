@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, cast
 
-import structlog
-
+from stepfence.cli.output import BROKEN_PIPE, complain, leave_output, log_warnings, put, speak_utf8
 from stepfence.core.errors import Conflict, Refused, Unknown
 from stepfence.local import commands, deletion
 from stepfence.local.beside import Beside
@@ -25,7 +22,6 @@ from stepfence.ports import RunKey
 __all__ = ["main"]
 
 _WRONG = 2
-_BROKEN_PIPE = 128 + signal.SIGPIPE
 # What changes no run may be done with an older copy of the state file too; so may a worker be killed.
 _ONLY_LOOK = frozenset({"list", "get", "logs", "kill"})
 _RESOURCES = frozenset({"agentruns.stepfence.dev", "agentrun.stepfence.dev", "agentruns", "agentrun", "arun"})
@@ -33,23 +29,22 @@ _RESOURCES = frozenset({"agentruns.stepfence.dev", "agentrun.stepfence.dev", "ag
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the process's exit code."""
+    if argv is None:
+        speak_utf8()
     given = _parser().parse_args(argv)
     beside = Beside()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger("warning"), logger_factory=structlog.WriteLoggerFactory(cast(TextIO, beside))
-    )
+    log_warnings(beside)
     path = Path(given.state).absolute() if given.state else default_path(os.environ)
     try:
         return asyncio.run(_command(given, path, Path.cwd()))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Who read it has gone, as `head` does; the interpreter would complain when it flushes what is left.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+        leave_output()  # who read it has gone, as `head` does
+        return BROKEN_PIPE
     except (Refused, Conflict, Unknown, OSError) as error:
         beside.finish()
-        sys.stderr.write(f"stepfence local: {_text(error)}\n")
+        complain(f"stepfence local: {_text(error)}")
         return _WRONG
     finally:
         beside.finish()
@@ -62,12 +57,7 @@ def _text(error: Exception) -> str:
 
 
 def _write(line: str) -> None:
-    _emit(line + "\n")
-
-
-def _emit(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    put(line + "\n")
 
 
 async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
@@ -81,7 +71,7 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
             keys = await apply_manifests(state, manifests, folder) or await _unfinished(state, given.namespace)
             if not keys:
                 of = f" of namespace {given.namespace}" if given.namespace else ""
-                sys.stderr.write(f"stepfence local: no run{of} in {path} is open; to start one: stepfence local run FILE.yaml\n")
+                complain(f"stepfence local: no run{of} in {path} is open; to start one: stepfence local run FILE.yaml")
             return await run(state, keys, _view(given, state), as_json=given.output == "json")
         if given.command == "list":
             await commands.listing(state, _write, given.namespace, output=given.output)
@@ -92,12 +82,12 @@ async def _command(given: argparse.Namespace, path: Path, folder: Path) -> int:
 
 def _view(given: argparse.Namespace, state: State) -> Lines:
     """The live view, for text on a terminal that can be drawn on; else plain lines."""
-    if given.output == "text" and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    if given.output == "text" and sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         from stepfence.local import screen  # it brings rich, for a terminal alone
 
         if (console := screen.terminal()) is not None:
             return screen.Screen(console, state.applier.at)
-    return Lines(_emit, as_json=given.output == "json")
+    return Lines(put, as_json=given.output == "json")
 
 
 async def _unfinished(state: State, namespace: str | None) -> list[RunKey]:
@@ -112,7 +102,7 @@ async def _about_one(state: State, key: RunKey, given: argparse.Namespace) -> No
     elif given.command == "patch":
         await commands.patch(state, _write, key, given.patch, kind=given.type)
     elif given.command == "logs":
-        await logs(state, _emit, key, given.worker, follow=given.follow)
+        await logs(state, put, key, given.worker, follow=given.follow)
     elif given.command == "delete":
         await deletion.delete(state, _write, key, confirmed=given.confirm)
     else:
@@ -126,7 +116,7 @@ def _key(given: argparse.Namespace) -> RunKey:
     if len(words) > 1 and words[0] in _RESOURCES:
         words = words[1:]
     if len(words) != 1:
-        sys.stderr.write(f"stepfence local {given.command}: one run is needed, not {' '.join(given.target)!r}\n")
+        complain(f"stepfence local {given.command}: one run is needed, not {' '.join(given.target)!r}")
         raise SystemExit(_WRONG)
     return RunKey(given.namespace or "default", words[0])
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import signal
 import sqlite3
-import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import yaml
-
+from stepfence.cli.text import as_json, plain
 from stepfence.core.errors import Code, Refused
 from stepfence.core.lifecycle import hold_behind
 from stepfence.local.admission import admit_json_patch, admit_patch
@@ -26,6 +23,7 @@ from stepfence.local.processes import send
 from stepfence.local.reading import read_one
 from stepfence.local.state import Lock, State
 from stepfence.local.template import check_template
+from stepfence.local.text import as_yaml
 from stepfence.local.witness import OlderCopy, Witness
 from stepfence.local.workers import WorkerRow
 from stepfence.ports import RunKey
@@ -63,6 +61,7 @@ def _age(seconds: float) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -78,11 +77,7 @@ async def get(state: State, write: Write, key: RunKey, *, output: str) -> None:
 
 
 def _print(value: Any, write: Write, output: str) -> None:
-    if output == "json":
-        text = json.dumps(value, indent=4, sort_keys=True, ensure_ascii=False)
-    else:
-        # No line is broken: a question's command is there to be pasted.
-        text = yaml.safe_dump(value, allow_unicode=True, width=sys.maxsize)
+    text = as_json(value, indent=4, sort_keys=True) if output == "json" else as_yaml(value)
     write(text.rstrip("\n"))
 
 

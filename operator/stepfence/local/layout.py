@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from stepfence.local.text import plain
+from stepfence.cli.text import plain
 from stepfence.local.waiting import Rank, RunView, StepView
 
 __all__ = ["Line", "Part", "lines_of"]

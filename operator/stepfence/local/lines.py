@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+from stepfence.cli.text import as_json
 from stepfence.core.model import Run
 from stepfence.local.workers import WorkerRow
 
@@ -73,7 +73,7 @@ class Lines:
         if self._missed:
             missed, self._missed = f"… {self._missed} lines are left out here", 0
             left_out = {"type": "Warning", "reason": "LinesLeftOut", "message": missed}
-            told.append(json.dumps(left_out, ensure_ascii=False) if self._as_json else missed)
+            told.append(as_json(left_out) if self._as_json else missed)
         return told
 
     def _put(self, story: list[str]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from stepfence.cli.output import complain
 from stepfence.core.errors import Code, Refused
 from stepfence.local.state import State
 from stepfence.local.workers import WorkerRow
@@ -38,7 +38,7 @@ async def logs(state: State, emit: Emit, key: RunKey, number: int | None, *, fol
         await _print(state, emit, row, follow=follow)
         after = await _next(state, key, run_uid, row.number) if follow and number is None else None
         if after is not None:
-            sys.stderr.write(f"stepfence local: worker {row.number} has ended, worker {after.number} follows\n")
+            complain(f"stepfence local: worker {row.number} has ended, worker {after.number} follows")
         row = after
 
 

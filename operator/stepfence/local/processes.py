@@ -81,5 +81,6 @@ async def ended(child: int) -> None:
 def start_keeper(arguments: list[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a keeper, apart from this process's terminal and signals; it outlives this process. Raises `OSError`."""
     null = subprocess.DEVNULL
-    own = [sys.executable, "-I", "-S", str(Path(keeper.__file__))]
+    # Its arguments are UTF-8, whatever the locale.
+    own = [sys.executable, "-X", "utf8", "-I", "-S", str(Path(keeper.__file__))]
     return subprocess.Popen([*own, *arguments], env=dict(environ), stdin=null, stdout=null, stderr=null, start_new_session=True)

@@ -43,7 +43,7 @@ def read_manifests(files: Sequence[Path], namespace: str) -> list[Document]:
     found = []
     for path in files:
         try:
-            documents = read_documents(path.read_text())
+            documents = read_documents(path.read_text(encoding="utf-8"))
             for manifest in documents:
                 document = admit_new(manifest, namespace)
                 check_template(document["spec"]["template"])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from stepfence.cli.text import as_json, plain
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
 from stepfence.core.notices import Notice, asking, notices
 from stepfence.core.summary import phase_of, questions_of
 from stepfence.core.words import At
 from stepfence.local.state import State
-from stepfence.local.text import plain
 from stepfence.ports import RunKey
 from stepfence.schema.times import format_time
 
@@ -106,7 +105,7 @@ class Story:
     def _say(self, key: RunKey, now: datetime, notice: Notice) -> None:
         if self._as_json:
             told = {"type": notice.type, "reason": notice.reason, "message": notice.message}
-            self._write(json.dumps({"time": format_time(now), "namespace": key.namespace, "name": key.name, **told}, ensure_ascii=False))
+            self._write(as_json({"time": format_time(now), "namespace": key.namespace, "name": key.name, **told}))
         else:
             clock = now.astimezone().strftime("%H:%M:%S")
             line = plain(f"{clock} {key.namespace}/{key.name} {notice.reason}: {notice.message}")
