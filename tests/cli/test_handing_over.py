@@ -23,6 +23,13 @@ def script(gateway: ScriptedGateway, tmp_path: Path) -> Script:
     return Script(gateway, tmp_path)
 
 
+async def test_output_in_which_a_key_is_given_twice_is_kept_as_it_is(script: Script, gateway: ScriptedGateway, capfd: Any) -> None:
+    text = '{"id": "re_1", "id": "re_2"}'
+    assert await script.exec(f"print({text!r})") == 0
+    assert capfd.readouterr().out == text + "\n"
+    assert gateway.bodies("steps/charge/complete")[0]["result"] == {"stdout": text + "\n"}
+
+
 class Full(io.StringIO):
     def write(self, _text: str) -> int:
         raise OSError(28, "No space left on device")

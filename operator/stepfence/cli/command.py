@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from stepfence.cli.guard import guarded
 from stepfence.cli.output import complain
+from stepfence.cli.reading import read_json
 from stepfence.core.canonical import canonical
 from stepfence.core.errors import Refused
 from stepfence.sdk.errors import NotApplied
@@ -151,7 +152,7 @@ def as_result(output: bytes) -> JsonValue:
     """JSON if it parses (and can be kept exactly), else `{"stdout": text}`."""
     text = output.decode(errors="replace")
     try:
-        value: JsonValue = json.loads(text)
+        value = read_json(text)
         canonical(value)
     except (ValueError, Refused):
         return {"stdout": text}

@@ -13,8 +13,9 @@ from pydantic import JsonValue
 
 from stepfence.cli.command import Command, printed
 from stepfence.cli.output import BROKEN_PIPE, complain, leave_output, log_warnings, put
+from stepfence.cli.reading import read_json
 from stepfence.cli.script import drain_pod, in_script
-from stepfence.core.errors import StepfenceError
+from stepfence.core.errors import Refused, StepfenceError
 from stepfence.core.words import Action
 from stepfence.sdk.errors import StepDenied, Stop
 from stepfence.sdk.run import Run, StepOptions
@@ -137,7 +138,8 @@ def _input(given: argparse.Namespace) -> Work:
 
 def _json(what: str, text: str) -> JsonValue:
     try:
-        value: JsonValue = json.loads(text)
-    except ValueError as error:
+        return read_json(text)
+    except json.JSONDecodeError as error:
         raise ValueError(f"{what} is no JSON: {error}") from error
-    return value
+    except Refused as refused:
+        raise ValueError(f"{what}: {refused.detail}") from refused

@@ -87,7 +87,7 @@ async def patch(state: State, write: Write, key: RunKey, text: str, *, kind: str
     try:
         changes = read_one(text)
     except Refused as refused:
-        raise Refused(refused.code, f"the patch is no JSON: {refused.detail}") from refused
+        raise Refused(refused.code, f"the patch cannot be read: {refused.detail}", field=refused.field) from refused
 
     def change(before: Document) -> Document:
         after = admit(before, changes)
