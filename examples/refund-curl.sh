@@ -7,4 +7,4 @@ refund=$(stepfence exec --step refund --action Payment --not-applied-exit 6,7 --
     curl -qfsSL --max-redirs 0 -H "Idempotency-Key: $STEPFENCE_KEY" -H "Content-Type: application/json" \
         -d "$STEPFENCE_PAYLOAD" "$PROVIDER_URL/refunds"')
 printf 'paid back: %s\n' "$refund"
-stepfence finish --result "$refund"
+printf '%s' "$refund" | stepfence finish --result -

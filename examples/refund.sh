@@ -18,4 +18,4 @@ refund=$(stepfence exec --step refund --action Payment --not-applied-exit 65 \
 stepfence exec --step notify --action Create --not-applied-exit 65 \
     --payload "{\"to\": \"$customer\", \"text\": \"We paid back order $order.\"}" -- $call POST /notifications >/dev/null
 
-stepfence finish --result "$refund"
+printf '%s' "$refund" | stepfence finish --result -

@@ -1,12 +1,15 @@
-"""Nothing of JSON is lost in silence."""
+"""What is handed over is read whole, and nothing of JSON is lost in silence."""
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
-from stepfence.cli.reading import read_json
+from stepfence.cli.reading import handed_json, read_json
 from stepfence.core.errors import Code, Refused
 
 
@@ -44,3 +47,43 @@ def test_a_number_of_too_many_digits_is_refused() -> None:
 def test_all_else_of_json_is_read_as_it_is() -> None:
     text = '{"a": {"x": 1}, "b": {"x": 1}, "note": "\\ud83d\\ude00 \u202e", "n": 12345678901234567890, "f": 1e5, "t": [true, null]}'
     assert read_json(text) == json.loads(text)
+
+
+class Stdin:
+    def __init__(self, data: bytes) -> None:
+        self.buffer = io.BytesIO(data)
+
+
+def test_json_comes_by_its_text_by_a_file_or_by_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"to": "Jörg"}
+    text = json.dumps(value, ensure_ascii=False)
+    file = tmp_path / "payload.json"
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())  # as some programs write UTF-8
+    monkeypatch.setattr(sys, "stdin", Stdin(text.encode()))
+    assert [handed_json("--payload", given) for given in (text, f"@{file}", "-")] == [value] * 3
+
+
+@pytest.mark.parametrize(
+    ("given", "data", "told"),
+    [
+        ("@/no/such/file", b"", "--payload: /no/such/file: No such file or directory"),
+        ("@", b"", "--payload: .: Is a directory"),
+        ("-", b"\xff", "--payload is no UTF-8"),
+        ("\udce9", b"", "--payload is no UTF-8: b'\\xe9'"),
+        ("-", b"", "--payload is no JSON"),
+        ("-", b" " * (4 * 1024 * 1024 + 1), "--payload: larger than 4096 KiB"),
+        ("-", b'{"a": 1, "a": 2}', "--payload: a: given twice"),
+        ("{", b"", "--payload is no JSON"),
+    ],
+)
+def test_what_cannot_be_read_is_told_by_name(given: str, data: bytes, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(data))
+    with pytest.raises(ValueError, match=r"^--payload") as error:
+        handed_json("--payload", given)
+    assert told in str(error.value)
+
+
+def test_a_standard_input_that_is_closed_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ValueError, match="--result is no JSON"):
+        handed_json("--result", "-")

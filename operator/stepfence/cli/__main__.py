@@ -22,6 +22,8 @@ _SERVERS = {"controller": "stepfence.controller.__main__", "gateway": "stepfence
 _HELP = {"controller": "run the controller", "gateway": "run the gateway", "local": "AgentRuns on this machine, without a cluster"}
 
 _EXEC_USAGE = "stepfence exec --step ID --action TYPE [options] -- command [argument ...]"
+_JSON = "JSON|-|@FILE"
+_HANDED = "- reads standard input, @FILE a file"
 _EXEC_ABOUT = """Does one step of the plan by a command, which gets STEPFENCE_KEY, STEPFENCE_ATTEMPT and STEPFENCE_PAYLOAD.
 Exit code 0: its standard output is recorded as the result and printed. A step that is done already: the recorded output is printed, nothing
 is run. A code of --not-applied-exit: it is tried again as the plan says. Any other: a doubt, and unless the step may be repeated a person
@@ -79,13 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     _add_exec(commands)
     finish = commands.add_parser("finish", help="record that the run succeeded")
-    finish.add_argument("--result", metavar="JSON", default="null", help="the run's result")
+    finish.add_argument("--result", metavar=_JSON, default="null", help=f"the run's result; {_HANDED}")
     for name, text in (("fail", "end the run as Failed"), ("halt", "ask a person whether the run may go on")):
         command = commands.add_parser(name, help=text)
         command.add_argument("--reason", required=True, help="a CamelCase word")
         command.add_argument("--message", default="", help="a sentence for people")
     plan = commands.add_parser("plan", help="submit the plan, before the first step, when spec has none")
-    plan.add_argument("steps", metavar="JSON", help="a list of steps as in spec.plan.steps; - reads standard input")
+    plan.add_argument("steps", metavar=_JSON, help=f"a list of steps as in spec.plan.steps; {_HANDED}")
     read = commands.add_parser("input", help="print spec.input")
     read.add_argument("path", nargs="?", default="", help="keys, with dots between: prints that value, a string without quotes")
     drain = commands.add_parser("drain", help="preStop: begin nothing more, wait until the run is released")
@@ -105,7 +107,14 @@ def _add_exec(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     command.add_argument("--step", required=True, metavar="ID", help="its id in the plan")
     command.add_argument("--action", required=True, choices=["Read", "Upsert", "Create", "Payment", "Delete"], help="as in the plan")
-    command.add_argument("--payload", metavar="JSON", help="what is recorded as the intent; default: the command and its arguments")
+    command.add_argument(
+        "--payload", metavar=_JSON, help=f"what is recorded as the intent; {_HANDED}; default: the command and its arguments"
+    )
+    command.add_argument(
+        "--payload-in-file",
+        action="store_true",
+        help="the command reads it from the file that STEPFENCE_PAYLOAD_FILE names: needed from 127 KiB on",
+    )
     command.add_argument(
         "--not-applied-exit",
         metavar="CODES",

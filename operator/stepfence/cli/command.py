@@ -7,8 +7,9 @@ import contextlib
 import json
 import os
 import signal
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -21,12 +22,13 @@ from stepfence.core.errors import Refused
 from stepfence.sdk.errors import NotApplied
 from stepfence.sdk.step import Step
 
-__all__ = ["Command", "CommandFailed", "as_result", "printed"]
+__all__ = ["Command", "CommandFailed", "as_result", "printed", "require_fit"]
 
 # Linux takes at most 128 KiB in one variable.
 _LARGEST_VARIABLE = 127 * 1024
 _LARGEST_OUTPUT = 768 * 1024
 _SECONDS_TO_END = 1.0
+_BY_VARIABLE, _BY_FILE = "STEPFENCE_PAYLOAD", "STEPFENCE_PAYLOAD_FILE"
 
 
 class CommandFailed(Exception):
@@ -34,18 +36,33 @@ class CommandFailed(Exception):
 
 
 class Command:
-    """`from_payload`: the recorded payload is the command line, so that a repeated or approved step runs what was recorded."""
+    """`from_payload`: the recorded payload is the command line, so that a repeated or approved step runs what was recorded.
 
-    def __init__(self, argv: Sequence[str], from_payload: bool, not_applied: frozenset[int]) -> None:
+    `reads_nothing`: it gets an empty standard input in place of this process's own. `files`: a folder in which it finds its payload as a
+    file, in place of the variable: never one or the other by size, for a command that knows the variable alone would send nothing.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        from_payload: bool,
+        not_applied: frozenset[int],
+        *,
+        reads_nothing: bool = False,
+        files: Path | None = None,
+    ) -> None:
         self._argv = list(argv)
         self._from_payload = from_payload
         self._not_applied = not_applied
+        self._stdin = DEVNULL if reads_nothing else None
+        self._files = files
 
     async def perform(self, payload: JsonValue, step: Step) -> JsonValue:
         """Run it. Raises `NotApplied` when it was not started or says by its exit code that it did nothing, else `CommandFailed`."""
-        argv, environ = self._prepare(payload, step)
-        async with step.sending():
-            output, code, group = await _run(argv, environ)
+        with self._handed(payload) as handed:
+            argv, environ = self._prepare(payload, step, handed)
+            async with step.sending():
+                output, code, group = await self._run(argv, environ)
         ended = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
         if code == 0:
             if len(output) > _LARGEST_OUTPUT:
@@ -58,40 +75,78 @@ class Command:
         _tell(step, f"{ended}{left}: it is not known whether it happened")
         raise CommandFailed(f"{ended}{left}")
 
-    def _prepare(self, payload: JsonValue, step: Step) -> tuple[list[str], dict[str, str]]:
+    @contextlib.contextmanager
+    def _handed(self, payload: JsonValue) -> Iterator[dict[str, str]]:
+        """Yield the variable by which the command gets its payload; its file, if it is one, is removed after."""
+        text = canonical(payload)
+        if self._files is None:
+            if not _fits(text):
+                raise NotApplied(_TOO_LARGE, final=True, reason="PayloadTooLarge")
+            yield {_BY_VARIABLE: text}
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(_file_of(text, self._files))
+            except OSError as error:
+                raise NotApplied(f"the file of the payload: {error.strerror}", reason="PayloadNotWritten") from error
+            yield {_BY_FILE: str(file)}
+
+    def _prepare(self, payload: JsonValue, step: Step, handed: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
         argv = self._argv
         if self._from_payload:
-            if not isinstance(payload, list) or not payload or not all(isinstance(part, str) for part in payload):
+            if not isinstance(payload, list) or not payload or not all(isinstance(part, str) and "\0" not in part for part in payload):
                 raise NotApplied("the recorded payload is no command line: give --payload as before", reason="PayloadMismatch")
             argv = [str(part) for part in payload]
-        text = canonical(payload)
-        if len(text.encode()) > _LARGEST_VARIABLE:
-            raise NotApplied("the payload does not fit into STEPFENCE_PAYLOAD (127 KiB)", final=True, reason="PayloadTooLarge")
-        ours = {"STEPFENCE_KEY": step.key, "STEPFENCE_ATTEMPT": str(step.attempt), "STEPFENCE_PAYLOAD": text}
-        return argv, {**os.environ, **ours}
+        inherited = {name: value for name, value in os.environ.items() if name not in (_BY_VARIABLE, _BY_FILE)}
+        return argv, {**inherited, "STEPFENCE_KEY": step.key, "STEPFENCE_ATTEMPT": str(step.attempt), **handed}
+
+    async def _run(self, argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int, int]:
+        """Run a command to its end; return its output, exit code and process group. Raises `NotApplied` when it was surely not started."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                enrol = await stack.enter_async_context(guarded())
+            except OSError as error:
+                raise _not_started(argv, error) from error
+            try:
+                # A session of its own: a signal for the script's process group must not break the step.
+                process = await asyncio.create_subprocess_exec(
+                    *argv, stdin=self._stdin, stdout=PIPE, env=environ, start_new_session=True, preexec_fn=enrol
+                )
+            except OSError as error:
+                # The system names the file that it could not execute. What comes without it (no descriptor left) may have come after that.
+                if error.filename != argv[0]:
+                    raise CommandFailed(f"{argv[0]}: {error}") from error
+                raise _not_started(argv, error) from error
+            return await _output(process), process.returncode or 0, process.pid
+
+
+_TOO_LARGE = f"the payload does not fit into {_BY_VARIABLE} (127 KiB): add --payload-in-file, and let the command read the file {_BY_FILE}"
+
+
+@contextlib.contextmanager
+def _file_of(text: str, parent: Path) -> Iterator[Path]:
+    """Yield a file that its user alone can read. What cannot be removed goes with the parent: no reason to doubt what a command did."""
+    with tempfile.TemporaryDirectory(prefix="payload.", dir=parent, ignore_cleanup_errors=True) as folder:
+        file = Path(folder, "payload.json").absolute()
+        handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(text.encode())
+        yield file
+
+
+def require_fit(payload: JsonValue) -> None:
+    """Raise `ValueError` for a payload that no variable can carry, `Refused` for what is no JSON."""
+    if not _fits(canonical(payload, field="payload")):
+        raise ValueError(_TOO_LARGE)
+
+
+def _fits(text: str) -> bool:
+    return len(text.encode()) <= _LARGEST_VARIABLE
 
 
 def _tell(step: Step, text: str) -> None:
     """To the worker's log, where one looks first for what went wrong."""
     complain(f"stepfence: step {step.id!r}, attempt {step.attempt}: {text}")
-
-
-async def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int, int]:
-    """Run a command to its end; return its output, exit code and process group. Raises `NotApplied` when it was surely not started."""
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            enrol = await stack.enter_async_context(guarded())
-        except OSError as error:
-            raise _not_started(argv, error) from error
-        try:
-            # A session of its own: a signal for the script's process group must not break the step.
-            process = await asyncio.create_subprocess_exec(*argv, stdout=PIPE, env=environ, start_new_session=True, preexec_fn=enrol)
-        except OSError as error:
-            # The system names the file that it could not execute. What comes without it (no descriptor left, say) may have come after that.
-            if error.filename != argv[0]:
-                raise CommandFailed(f"{argv[0]}: {error}") from error
-            raise _not_started(argv, error) from error
-        return await _output(process), process.returncode or 0, process.pid
 
 
 def _not_started(argv: Sequence[str], error: OSError) -> NotApplied:

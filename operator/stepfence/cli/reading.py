@@ -1,17 +1,23 @@
-"""JSON, of which nothing is lost in silence."""
+"""What is handed over on the command line, by a file or by standard input; and JSON, of which nothing is lost in silence."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
 
 from stepfence.core.errors import Code, Refused
 
-__all__ = ["below", "read_json", "unfit"]
+__all__ = ["below", "handed_json", "read_json", "require_utf8", "unfit"]
+
+# More than any payload or result may have, also when it is written with much space.
+_LARGEST = 4 * 1024 * 1024
 
 
 class _Twice(dict[str, Any]):
@@ -79,3 +85,43 @@ def unfit(value: Any) -> str:
         except UnicodeEncodeError:
             return "half of a character (a lone surrogate), which JSON cannot carry"
     return ""
+
+
+def handed_json(what: str, given: str) -> JsonValue:
+    """Read JSON from an argument: its text, `-` for standard input, `@FILE` for a file. Raises `ValueError` that says `what` it is."""
+    text = _handed(what, given)
+    try:
+        return read_json(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{what} is no JSON: {error}") from error
+    except Refused as refused:
+        raise ValueError(f"{what}: {refused.detail}") from refused
+
+
+def _handed(what: str, given: str) -> str:
+    try:
+        if given == "-":
+            data = b"" if sys.stdin is None else sys.stdin.buffer.read(_LARGEST + 1)  # None: it is closed
+        elif given.startswith("@"):
+            with Path(given[1:]).open("rb") as file:
+                data = file.read(_LARGEST + 1)
+        else:
+            require_utf8(what, given)
+            return given
+    except OSError as error:
+        source = "standard input" if given == "-" else Path(given[1:])
+        raise ValueError(f"{what}: {source}: {error.strerror}") from error
+    if len(data) > _LARGEST:
+        raise ValueError(f"{what}: larger than {_LARGEST // 1024} KiB")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} is no UTF-8: {error}") from error
+
+
+def require_utf8(what: str, text: str) -> None:
+    """Raise `ValueError` for an argument whose bytes are no UTF-8: it cannot be recorded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} is no UTF-8: {os.fsencode(text)!r}") from None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
-from pydantic import JsonValue
 
-from stepfence.cli.command import Command, printed
+from stepfence.cli.command import Command, printed, require_fit
 from stepfence.cli.output import BROKEN_PIPE, complain, leave_output, log_warnings, put
-from stepfence.cli.reading import read_json
+from stepfence.cli.reading import handed_json, require_utf8
 from stepfence.cli.script import drain_pod, in_script
-from stepfence.core.errors import Refused, StepfenceError
+from stepfence.core.errors import StepfenceError
 from stepfence.core.words import Action
 from stepfence.sdk.errors import StepDenied, Stop
 from stepfence.sdk.run import Run, StepOptions
@@ -47,7 +46,7 @@ async def run_command(
         settings = Settings.from_environ(environ)
         if given.command == "drain":
             return await drain_pod(settings, options or Options(), given.timeout, transport)
-        await in_script(settings, options or Options(), _work(given), transport)
+        await in_script(settings, options or Options(), _work(given, settings), transport)
     except Stop as stop:
         complain(f"stepfence: {type(stop).__name__}: {stop.detail}")
         if stop.patch:
@@ -82,24 +81,44 @@ def _print(text: str) -> None:
         raise _NotPrinted(f"standard output: {error.strerror}; what is recorded stays") from error
 
 
-def _work(given: argparse.Namespace) -> Work:
+def _work(given: argparse.Namespace, settings: Settings) -> Work:
+    for name in ("--step", "--reason", "path"):
+        require_utf8(name, getattr(given, name.removeprefix("--"), ""))
+    if given.command == "exec":
+        return _exec(given, settings)
     makers: dict[str, Callable[[argparse.Namespace], Work]] = {
-        "exec": _exec,
         "finish": _finish,
-        "fail": lambda given: lambda run: run.fail(given.reason, given.message),
-        "halt": lambda given: lambda run: run.halt(given.reason, given.message),
+        "fail": lambda given: lambda run: run.fail(given.reason, _message(given)),
+        "halt": lambda given: lambda run: run.halt(given.reason, _message(given)),
         "plan": _plan,
         "input": _input,
     }
     return makers[given.command](given)
 
 
-def _exec(given: argparse.Namespace) -> Work:
-    fixed = None if given.payload is None else _json("--payload", given.payload)
-    command = Command(given.argv, fixed is None, given.not_applied_exit)
+def _message(given: argparse.Namespace) -> str:
+    """Bytes that are no UTF-8 are replaced: for one of them the end of a run is not refused."""
+    return os.fsencode(given.message).decode(errors="replace")
+
+
+def _exec(given: argparse.Namespace, settings: Settings) -> Work:
+    """Refuse what cannot be recorded, or not be given to the command, before anything is asked of the gateway."""
+    if given.payload is None:
+        for number, word in enumerate(given.argv):
+            which = f"argument {number} of the command" if number else "the command"
+            require_utf8(f"exec: {which}, a part of the payload unless --payload gives one,", word)
+    payload = list(given.argv) if given.payload is None else handed_json("--payload", given.payload)
+    if not given.payload_in_file:
+        require_fit(payload)
+    command = Command(
+        given.argv,
+        given.payload is None,
+        given.not_applied_exit,
+        reads_nothing=given.payload == "-",
+        files=settings.state_dir if given.payload_in_file else None,
+    )
 
     async def work(run: Run) -> None:
-        payload = list(given.argv) if given.payload is None else fixed
         options = StepOptions(limit=given.timeout)
         result = await run.step(given.step, Action(given.action), payload, command.perform, options=options)
         _print(printed(result))
@@ -108,12 +127,12 @@ def _exec(given: argparse.Namespace) -> Work:
 
 
 def _finish(given: argparse.Namespace) -> Work:
-    result = _json("--result", given.result)
+    result = handed_json("--result", given.result)
     return lambda run: run.finish(result)
 
 
 def _plan(given: argparse.Namespace) -> Work:
-    steps = _json("the plan", sys.stdin.read() if given.steps == "-" else given.steps)
+    steps = handed_json("the plan", given.steps)
     planned = [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     if not isinstance(steps, list) or len(planned) != len(steps):
         raise ValueError('the plan must be a JSON list of steps: [{"id": …, "action": …}, …]')
@@ -134,12 +153,3 @@ def _input(given: argparse.Namespace) -> Work:
         _print((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) + "\n")
 
     return work
-
-
-def _json(what: str, text: str) -> JsonValue:
-    try:
-        return read_json(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{what} is no JSON: {error}") from error
-    except Refused as refused:
-        raise ValueError(f"{what}: {refused.detail}") from refused
