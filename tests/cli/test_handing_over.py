@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -232,3 +233,19 @@ async def test_what_others_wrote_is_shown_on_standard_error_and_not_obeyed(scrip
     err = capfd.readouterr().err
     assert "no\\x1b[2J\\u202e\\nstepfence: paid" in err
     assert err.count("\n") == 1
+
+
+async def test_why_it_waits_is_told_when_something_holds_the_output_of_a_command_that_has_exited(
+    script: Script, gateway: ScriptedGateway, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepfence.cli.command._HELD_SECONDS", 0.1)
+    gateway.on("steps/charge/begin", go(1, ["/bin/sh", "-c", "sleep 60 & echo paid"]))
+    assert await script.exec("", "--timeout", "3") == 0
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "has exited" in line]
+    assert line.startswith("stepfence: step 'charge', attempt 1: the command has exited (code 0), but something it started still holds its")
+    assert re.search(r" output open: waiting for that, at most [0-3] s more$", line)
+
+
+async def test_a_command_that_ends_with_its_output_is_waited_for_in_silence(script: Script, capfd: Any) -> None:
+    assert await script.exec("import subprocess; subprocess.Popen(['sleep', '0.5'])") == 0
+    assert "has exited" not in capfd.readouterr().err

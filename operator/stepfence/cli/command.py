@@ -28,6 +28,8 @@ __all__ = ["Command", "CommandFailed", "as_result", "printed", "require_fit"]
 _LARGEST_VARIABLE = 127 * 1024
 _LARGEST_OUTPUT = 768 * 1024
 _SECONDS_TO_END = 1.0
+_LOOK_SECONDS = 0.2
+_HELD_SECONDS = 2.0
 _BY_VARIABLE, _BY_FILE = "STEPFENCE_PAYLOAD", "STEPFENCE_PAYLOAD_FILE"
 
 
@@ -62,7 +64,7 @@ class Command:
         with self._handed(payload) as handed:
             argv, environ = self._prepare(payload, step, handed)
             async with step.sending():
-                output, code, group = await self._run(argv, environ)
+                output, code, group = await self._run(argv, environ, step)
         ended = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
         if code == 0:
             if len(output) > _LARGEST_OUTPUT:
@@ -100,7 +102,7 @@ class Command:
         inherited = {name: value for name, value in os.environ.items() if name not in (_BY_VARIABLE, _BY_FILE)}
         return argv, {**inherited, "STEPFENCE_KEY": step.key, "STEPFENCE_ATTEMPT": str(step.attempt), **handed}
 
-    async def _run(self, argv: Sequence[str], environ: Mapping[str, str]) -> tuple[bytes, int, int]:
+    async def _run(self, argv: Sequence[str], environ: Mapping[str, str], step: Step) -> tuple[bytes, int, int]:
         """Run a command to its end; return its output, exit code and process group. Raises `NotApplied` when it was surely not started."""
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -117,7 +119,7 @@ class Command:
                 if error.filename != argv[0]:
                     raise CommandFailed(f"{argv[0]}: {error}") from error
                 raise _not_started(argv, error) from error
-            return await _output(process), process.returncode or 0, process.pid
+            return await _output(process, step), process.returncode or 0, process.pid
 
 
 _TOO_LARGE = f"the payload does not fit into {_BY_VARIABLE} (127 KiB): add --payload-in-file, and let the command read the file {_BY_FILE}"
@@ -174,9 +176,22 @@ def _state_in(stat: Path, group: int) -> str:
     return fields[0] if len(fields) > 2 and fields[2] == str(group) else ""
 
 
-async def _output(process: Process) -> bytes:
+async def _say_why_it_waits(process: Process, step: Step) -> None:
+    """Once, when the command has exited and its output is still open a moment later."""
+    while process.returncode is None:  # noqa: ASYNC110  (asyncio's own `wait` may itself wait for the output)
+        await asyncio.sleep(_LOOK_SECONDS)
+    await asyncio.sleep(_HELD_SECONDS)
+    _tell(
+        step,
+        f"the command has exited (code {process.returncode}), but something it started still holds its output open: waiting for that, "
+        f"at most {step.time_left:.0f} s more",
+    )
+
+
+async def _output(process: Process, step: Step) -> bytes:
     assert process.stdout is not None  # noqa: S101  (asked for above)
     kept = bytearray()
+    waits = asyncio.create_task(_say_why_it_waits(process, step), name="why it waits")
     try:
         while chunk := await process.stdout.read(64 * 1024):
             # Read on when it is too much, or the command would stand still on a full pipe.
@@ -189,6 +204,8 @@ async def _output(process: Process) -> bytes:
         await _end(process)
         if ended != 0:
             raise
+    finally:
+        waits.cancel()
     return bytes(kept)
 
 
