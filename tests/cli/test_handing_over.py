@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,29 +46,37 @@ def large(tmp_path: Path) -> Path:
     return file
 
 
+@contextlib.contextmanager
+def standard_input(data: bytes) -> Iterator[None]:
+    """What this process has as its file 0, and so what it starts."""
+    reader, writer = os.pipe()
+    os.write(writer, data)
+    os.close(writer)
+    before = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(reader)
+        os.close(before)
+
+
 async def test_a_payload_comes_by_standard_input_and_the_command_then_reads_nothing(
     script: Script, gateway: ScriptedGateway, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Stdin(b'{"amount": 5}'))
     code = "import os, sys; print([os.environ['STEPFENCE_PAYLOAD'], sys.stdin.read()])"
-    assert await script.exec(code, "--payload", "-") == 0
+    with standard_input(b"of the script"):
+        assert await script.exec(code, "--payload", "-") == 0
     assert capfd.readouterr().out == "['{\"amount\":5}', '']\n"
     assert gateway.bodies("steps/charge/begin")[0]["payload"] == {"amount": 5}
 
 
 async def test_without_that_the_command_reads_what_the_script_reads(script: Script, capfd: Any) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"from the script")
-    os.close(writer)
-    before = os.dup(0)
-    os.dup2(reader, 0)
-    try:
+    with standard_input(b"of the script"):
         assert await script.exec("import sys; print(sys.stdin.read())", "--payload", "1") == 0
-    finally:
-        os.dup2(before, 0)
-        os.close(reader)
-        os.close(before)
-    assert capfd.readouterr().out == "from the script\n"
+    assert capfd.readouterr().out == "of the script\n"
 
 
 async def test_a_large_payload_comes_by_file_and_goes_on_by_file(
@@ -107,7 +117,8 @@ async def test_no_variable_of_another_step_reaches_the_command(script: Script, c
 
 
 async def test_a_file_that_cannot_be_removed_is_no_doubt(script: Script, gateway: ScriptedGateway) -> None:
-    code = "import os; folder = os.path.dirname(os.environ['STEPFENCE_PAYLOAD_FILE']); os.rename(folder, folder + '.gone')"
+    folder = "os.path.dirname(os.environ['STEPFENCE_PAYLOAD_FILE'])"
+    code = f"import os; folder = {folder}; os.rename(folder, folder + '.gone'); open(folder, 'w').close()"
     assert await script.exec(code, "--payload", "1", "--payload-in-file") == 0
     assert "steps/charge/complete" in gateway.routes()
 
