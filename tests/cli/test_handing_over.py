@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_reading import Stdin
 from tests.cli.script import PLAN, Script
+from tests.cli.test_reading import Stdin
 from tests.sdk.gateway import Problem, ScriptedGateway, go
 
 READS_FILE = "import os; print(open(os.environ['STEPFENCE_PAYLOAD_FILE']).read())"
