@@ -1,6 +1,7 @@
 """Agents whose steps send in ways that hide what became of the request: in doubt, asked about, and done once at every crash point."""
 
 import asyncio
+import threading
 from typing import Any
 
 import httpx
@@ -25,11 +26,11 @@ async def test_a_task_that_still_sends_when_its_sibling_raises() -> None:
         async def pay(payload: Any, step: Step) -> Any:
             async def post() -> None:
                 async with step.sending():
-                    await asyncio.sleep(0)  # noqa: TID251  (let the sibling go first)
+                    await asyncio.sleep(5)  # noqa: TID251  (virtual: the sibling raises meanwhile)
                     await http.post("/refunds", headers={"Idempotency-Key": step.key})
 
             async def other() -> None:
-                await asyncio.sleep(0)  # noqa: TID251  (the same)
+                await asyncio.sleep(1)  # noqa: TID251  (virtual)
                 raise KeyError("customer")
 
             await asyncio.gather(post(), other())
@@ -40,20 +41,27 @@ async def test_a_task_that_still_sends_when_its_sibling_raises() -> None:
     assert once(await drive(agent, plan=TRIES))
 
 
-async def test_a_thread_that_sends_and_then_cannot_read_the_answer() -> None:
+async def test_a_thread_that_is_left_behind_while_it_sends() -> None:
     async def agent(run: Run, _http: Client, effects: Effects) -> None:
         async def pay(_payload: Any, step: Step) -> Any:
-            def post() -> Any:
-                with step.sending(), httpx.Client(transport=effects.transport, base_url="http://provider") as http:
-                    answer = http.post("/refunds", headers={"Idempotency-Key": step.key})
-                return answer.json()["receipt"]
+            entered, go_on = threading.Event(), threading.Event()
 
-            return await asyncio.to_thread(post)
+            def post() -> None:
+                with step.sending(), httpx.Client(transport=effects.transport, base_url="http://provider") as http:
+                    entered.set()
+                    assert go_on.wait(20)
+                    http.post("/refunds", headers={"Idempotency-Key": step.key})
+
+            future = asyncio.get_running_loop().run_in_executor(None, post)
+            future.add_done_callback(lambda done: done.exception())
+            await asyncio.to_thread(entered.wait, 20)
+            threading.Timer(0.05, go_on.set).start()
+            raise KeyError("customer")
 
         await run.step("refund", Action.PAYMENT, {}, pay)
         await run.finish()
 
-    assert once(await drive(agent, plan=TRIES))
+    assert once(await drive(agent, plan=TRIES, crashes="none"))
 
 
 class Redirecting:
@@ -74,7 +82,7 @@ async def test_a_redirect_to_a_receipt_that_is_not_found(where: str) -> None:
                 answer = await http.post("/refunds", headers={"Idempotency-Key": step.key})
                 if where == "in the block":
                     stepfence.raise_for_status(answer)
-            answer.raise_for_status()
+            stepfence.raise_for_status(answer)
 
         await run.step("refund", Action.PAYMENT, {}, pay)
         await run.finish()
@@ -111,9 +119,8 @@ async def test_tenacity_in_a_block_that_ends_with_an_answer_which_would_be_tried
 
 async def test_a_halt_after_the_request() -> None:
     async def agent(run: Run, http: Client) -> None:
-        async def pay(_payload: Any, step: Step) -> Any:
-            async with step.sending():
-                answer = await http.post("/refunds", headers={"Idempotency-Key": step.key})
+        async def pay(_payload: Any, step: Step) -> Any:  # without a mark
+            answer = await http.post("/refunds", headers={"Idempotency-Key": step.key})
             if answer.json()["id"]:
                 await run.halt("Strange", "look at this refund")
 
