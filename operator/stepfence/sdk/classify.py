@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from stepfence.sdk.errors import NotApplied
+from stepfence.sdk.errors import NotApplied, pause_of
 from stepfence.sdk.outgoing import never_sent
 
 __all__ = ["DEFAULT_CLASSIFIERS", "Classifier", "classify", "classify_httpx", "classify_os", "classify_requests", "raise_for_status"]
@@ -104,18 +104,18 @@ def _by_status(response: Any) -> NotApplied | None:
 
 
 def _seconds(value: str | None) -> float | None:
+    """Read a `Retry-After`: seconds or a date, of any size; None for what is neither."""
     if not value:
         return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
+    seconds = pause_of(value)
+    if seconds is not None:
+        return seconds
     try:
         when = parsedate_to_datetime(value)
-    except ValueError:
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return pause_of(when - datetime.now(UTC))
+    except (ValueError, TypeError, OverflowError, IndexError):  # what it raises depends on how the date is wrong
         return None
-    when = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
 
 
 def _of_one_request(error: BaseException, *, before_sending: bool = False) -> NotApplied:

@@ -14,6 +14,8 @@ so it is a `BaseException`.
 from __future__ import annotations
 
 import itertools
+import math
+from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from stepfence.core.errors import StepfenceError
@@ -37,10 +39,12 @@ __all__ = [
     "Unreachable",
     "Unsettled",
     "moment",
+    "pause_of",
 ]
 
 # Numbers moments of this process: what was said after what.
 moment = itertools.count(1).__next__
+LONGEST_PAUSE = 86_400.0
 
 
 class NotInARun(StepfenceError):
@@ -105,28 +109,68 @@ class ResultNotStored(StepError):
 class NotApplied(Exception):
     """Raise it in `perform` to say: this attempt surely did nothing, and will not.
 
-    `final` ends the step whatever attempts are left. `retry_after` (seconds) is the least pause before the next attempt. `reason` is a
-    CamelCase word for people and metrics. It is not believed, and the step is in doubt, when a request of the attempt was still on its way
-    or had been lost when it was said.
+    `final` ends the step whatever attempts are left. `retry_after` (seconds, a day at most) is the least pause before the next attempt.
+    `reason` is a CamelCase word for people and metrics. A field that is of no use is passed over: what it says must be heard.
+
+    It is not believed, and the step is in doubt, when a request of the attempt was lost, or still on its way as it was said.
     """
 
+    # For a class that is derived from it and calls no `__init__`.
+    message: str = ""
+    final: bool = False
+    reason: str = "NotApplied"
+    said_at: int = 0
+    _retry_after: float | None = None
     # Set where Stepfence itself draws the conclusion: it speaks of one request, which got an answer of this `status` (None: it had none),
     # or was not even tried.
-    of_one_request = False
+    of_one_request: bool = False
     status: int | None = None
-    before_sending = False
+    before_sending: bool = False
 
-    def __init__(self, message: str = "", *, final: bool = False, retry_after: float | None = None, reason: str = "NotApplied") -> None:
+    def __init__(
+        self, message: str = "", *, final: bool = False, retry_after: float | timedelta | None = None, reason: str = "NotApplied"
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.final = final
         self.retry_after = retry_after
-        self.reason = reason
+        self.reason = _word(reason) or type(self).reason
         self.said_at = moment()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy it to another process, where the moments of this one mean nothing."""
-        return type(self), (self.message,), {**self.__dict__, "said_at": 0}
+        """Copy it to another process without the moment at which it was said: there it means nothing."""
+        return type(self), self.args, {**self.__dict__, "said_at": 0}
+
+    @property
+    def retry_after(self) -> float | None:
+        """The least pause in seconds, None when none was asked for."""
+        return self._retry_after
+
+    @retry_after.setter
+    def retry_after(self, value: float | timedelta | None) -> None:
+        self._retry_after = pause_of(value)
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def pause_of(value: Any) -> float | None:
+    """Return a pause in seconds that can be waited for, between none and a day; None for what is none, as NaN.
+
+    A provider may ask for any pause, and how long it is must not keep a report from being heard.
+    """
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        seconds = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        seconds = math.inf if value > 0 else 0.0
+    except (TypeError, ValueError):
+        return None
+    return None if math.isnan(seconds) else min(max(0.0, seconds), LONGEST_PAUSE)
 
 
 class Stop(BaseException):
