@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from stepfence.app import WorkerCalls
 from stepfence.core.errors import Code, Refused
 from stepfence.gateway import problems
+from stepfence.gateway.mending import parse_report
 from stepfence.ports import Caller, RunKey, WorkerGate
 
 __all__ = ["BODY_BYTES", "Deps", "Identified", "WorkerRoute", "deps_of", "identified"]
@@ -22,6 +23,8 @@ __all__ = ["BODY_BYTES", "Deps", "Identified", "WorkerRoute", "deps_of", "identi
 BODY_BYTES = 1024 * 1024
 # As many connections as the SDK opens at most.
 POD_REQUESTS = 32
+# Nothing of form keeps these from being heard: what they tell of has happened.
+_REPORTS = frozenset({"completeStep", "failStep", "loseStep", "probeStep", "release"})
 # One text for a foreign run, a run that is not there, and a pod that is no worker: none of them is told apart.
 _NOT_YOURS = "this pod is not a worker of that run"
 
@@ -80,13 +83,14 @@ class WorkerRoute(APIRoute):
         async def _serve(request: Request, deps: Deps) -> Response:
             if request.method == "POST":
                 kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-                if kind != "application/json":
+                if kind != "application/json" and not reports:
                     detail = "the body must be application/json"
                     return problems.response(problems.plain(problems.UNSUPPORTED_MEDIA_TYPE, 415, detail, request.url.path, "Content-Type"))
-                request = _Bounded(request, deps.body_bytes)
+                request = _Report(request, deps.body_bytes) if reports else _Bounded(request, deps.body_bytes)
                 await request.body()
             return await handle(request)
 
+        reports = self.operation_id in _REPORTS
         return handler
 
 
@@ -141,6 +145,19 @@ class _Bounded(Request):
                 chunks.append(chunk)
             self._whole = b"".join(chunks)
         return self._whole
+
+
+class _Report(_Bounded):
+    """What happened, told: it is JSON whatever it calls itself, and is read as far as it can be read."""
+
+    def __init__(self, request: Request, limit: int) -> None:
+        super().__init__(request, limit)
+        others = [(name, value) for name, value in self.scope["headers"] if name != b"content-type"]
+        self.scope = {**self.scope, "headers": [*others, (b"content-type", b"application/json")]}
+
+    async def json(self) -> Any:
+        """Return the body's JSON."""
+        return parse_report(await self.body())
 
 
 def _too_large(limit: int) -> Refused:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Annotated
 
 import structlog
 from fastapi import APIRouter, Depends, Path, Request, Security
 from fastapi.security import HTTPBearer
 
+from stepfence.app.views import StepView
 from stepfence.app.worker_calls import Call
-from stepfence.core.canonical import canonical, digest
+from stepfence.core.canonical import Json, canonical, digest
 from stepfence.core.errors import Code, Refused
+from stepfence.core.kept import not_kept
 from stepfence.core.ledger import Go
-from stepfence.core.words import Verdict
 from stepfence.gateway import answers, replies, wire
 from stepfence.gateway.auth import Identified, WorkerRoute, deps_of, identified
+from stepfence.gateway.mending import mended
 from stepfence.gateway.metrics import metrics_of
 from stepfence.gateway.problems import Problem
 from stepfence.schema.times import format_time
@@ -30,6 +34,9 @@ router = APIRouter(
     tags=["worker"],
 )
 
+# When a probe was started that does not say: its "no" does not count, and its "yes" needs no moment.
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+
 Who = Annotated[Identified, Depends(identified)]
 Step = Annotated[str, Path(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="The step's id.")]
 
@@ -37,6 +44,17 @@ Step = Annotated[str, Path(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_lengt
 def _call(who: Identified, body: wire.Body, step: str | None = None) -> Call:
     structlog.contextvars.bind_contextvars(token=body.token, step=step, request_id=body.request_id)
     return Call(who.caller, who.key, body.token)
+
+
+async def _told(result: Json, tell: Callable[[Json], Awaitable[StepView]]) -> StepView:
+    """Record what happened, with its result; with what can be kept of one that JSON cannot carry."""
+    try:
+        return await tell(result)
+    except Refused as refused:
+        if refused.code is not Code.BAD_REQUEST or refused.field != "result":
+            raise
+        mended("result")
+        return await tell(not_kept(result, refused.detail))
 
 
 @router.post("/claim", operation_id="claim")
@@ -68,9 +86,12 @@ async def begin(request: Request, who: Who, step: Step, body: wire.BeginBody) ->
 @router.post("/steps/{step}/complete", operation_id="completeStep")
 async def complete(request: Request, who: Who, step: Step, body: wire.CompleteBody) -> replies.Reported:
     """Report that the attempt succeeded. Heard under an old token too."""
-    omitted = None if body.result_digest is None else (body.result_digest, body.result_bytes or 0)
-    done = await deps_of(request).calls.complete(_call(who, body, step), step, body.attempt, body.result, omitted=omitted)
-    return answers.reported(done)
+    calls, call = deps_of(request).calls, _call(who, body, step)
+
+    async def tell(result: Json) -> StepView:
+        return await calls.complete(call, step, body.attempt, result, omitted=body.omitted)
+
+    return answers.reported(await _told(body.kept, tell))
 
 
 @router.post("/steps/{step}/fail", operation_id="failStep")
@@ -99,12 +120,14 @@ async def lose(request: Request, who: Who, step: Step, body: wire.LoseBody) -> r
 async def probe(request: Request, who: Who, step: Step, body: wire.ProbeBody) -> replies.LeaveAnswer | replies.LeaveWait | replies.Reported:
     """Ask leave to probe (no verdict), or report what the probe found."""
     calls, call = deps_of(request).calls, _call(who, body, step)
-    if body.as_of is None or body.verdict is None:
+    if body.as_of is None and body.verdict is None:
         as_of, wait = await calls.probe_leave(call, step, body.attempt)
         return replies.LeaveWait(retry_after_seconds=wait) if wait > 0 else replies.LeaveAnswer(as_of=format_time(as_of))
-    verdict = None if body.verdict is wire.ProbeVerdict.CANNOT_TELL else Verdict(body.verdict.value)
-    found = await calls.probe(call, step, body.attempt, verdict, body.result, as_of=body.as_of, give_up=body.give_up)
-    return answers.reported(found)
+
+    async def tell(result: Json) -> StepView:
+        return await calls.probe(call, step, body.attempt, body.found, result, as_of=body.as_of or _LONG_AGO, give_up=body.give_up)
+
+    return answers.reported(await _told(body.result, tell))
 
 
 @router.get("/steps/{step}/result", operation_id="readResult")
