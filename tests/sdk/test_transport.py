@@ -86,6 +86,7 @@ async def test_what_is_to_be_repeated_and_whether_it_may_have_been_heard(answer:
         (problem("fenced", 409), "fenced"),
         (problem("bad-request", 400, field="payload"), "bad-request"),
         (httpx.Response(404, text="no such page"), "http-404"),
+        (httpx.Response(413, text="<h1>413 Request Entity Too Large</h1>"), "too-large"),
         (httpx.Response(409, text="{", headers={"content-type": "application/problem+json"}), "http-409"),
     ],
     ids=str,

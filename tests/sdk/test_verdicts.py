@@ -103,17 +103,20 @@ async def unserializable(payload: Any, step: Step) -> Any:
     return object()
 
 
-async def bytes_of_no_text(payload: Any, step: Step) -> Any:
+async def holds_an_object(payload: Any, step: Step) -> Any:
     async with step.sending():
         pass
-    return b"\xff\xd8"
+    return {"text": "\ud800", "answer": [httpx.Response(200, request=REQUEST)]}
 
 
-async def holds_itself(payload: Any, step: Step) -> Any:
-    async with step.sending():
-        held: list[Any] = []
-    held.append(held)
-    return held
+async def never_awaited(payload: Any, step: Step) -> Any:
+    forgotten = unserializable(payload, step)
+    forgotten.close()
+    return {"refund": forgotten}
+
+
+async def nothing_done_yet(payload: Any, step: Step) -> Any:
+    return {"refund": (1 / 0 for _ in "x")}
 
 
 def sync_marked(payload: Any, step: Step) -> Any:
@@ -138,8 +141,9 @@ def sync_marked(payload: Any, step: Step) -> Any:
         (too_many, "fail"),
         (server_error, "lose"),
         (unserializable, "lose"),
-        (bytes_of_no_text, "lose"),
-        (holds_itself, "lose"),
+        (holds_an_object, "lose"),
+        (never_awaited, "lose"),
+        (nothing_done_yet, "lose"),
         (sync_marked, "fail"),
     ],
 )

@@ -28,7 +28,7 @@ from stepfence.sdk.errors import (
 from stepfence.sdk.latch import Latch
 from stepfence.sdk.perform import Ended, Performance, Raised, Returned
 from stepfence.sdk.probing import Prober
-from stepfence.sdk.results import NULL_DIGEST, round_trip
+from stepfence.sdk.results import LARGEST_BODY, NULL_DIGEST, round_trip
 from stepfence.sdk.settings import Options
 from stepfence.sdk.step import Step
 from stepfence.sdk.stepcall import StepCall
@@ -40,7 +40,6 @@ __all__ = ["Engine"]
 log = structlog.get_logger(__name__)
 
 _FALLBACK_TIMEOUT = 60.0
-_LARGEST_BODY = 900 * 1024
 _SHORTEST_PAUSE = 0.1
 
 
@@ -230,7 +229,7 @@ class Engine:
         verdict = judge(ended, step, marked=call.marked, overdue=overdue, harmless=call.action is Action.READ)
         if isinstance(verdict, Complete):
             return await self._complete(call, step.attempt, verdict.text)
-        if call.doubts >= self._options.max_reruns:
+        if call.doubts >= self._options.max_reruns or (isinstance(verdict, Lose) and verdict.again_alike):
             verdict = read_may_fail(verdict, call.action)
         return await self._not_done(call, step.attempt, verdict)
 
@@ -252,13 +251,14 @@ class Engine:
 
     async def _complete(self, call: StepCall, attempt: int, text: str) -> Turn:
         body: dict[str, JsonValue] = {"attempt": attempt, "result": round_trip(text)}
-        if len(text) > _LARGEST_BODY:
+        if len(text) > LARGEST_BODY:
             body = _without_result(attempt, text)
         try:
             done = await self._calls.report(call.id, "complete", body)
         except CallRefused as refused:
-            if refused.code != Code.TOO_LARGE:
+            if refused.code not in (Code.TOO_LARGE, Code.BAD_REQUEST):
                 raise
+            # Whatever the gateway has against the result: that it happened must be heard.
             done = await self._calls.report(call.id, "complete", _without_result(attempt, text))
         if done.result_digest not in (None, digest(text)):
             # A person, or another process of this pod, settled it first: one durable result per step (I5).

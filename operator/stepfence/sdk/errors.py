@@ -1,8 +1,8 @@
 """What a worker's code can meet.
 
     StepfenceError                  an Exception: the program may handle it
-    ├── NotInARun, NotFinished, CallRefused, ResultNotStored
-    └── StepFailed, StepDenied, PayloadChanged
+    ├── NotInARun, NotFinished, CallRefused
+    └── StepFailed, StepDenied, PayloadChanged, ResultNotStored, ResultNotReadable
     NotApplied                      raised by the user's code: this attempt surely did nothing
     Stop                            a BaseException: the worker ends
     └── Halted, Draining, Fenced, Cancelled, RunFailed, Unreachable, Unsettled
@@ -30,6 +30,7 @@ __all__ = [
     "NotFinished",
     "NotInARun",
     "PayloadChanged",
+    "ResultNotReadable",
     "ResultNotStored",
     "RunFailed",
     "StepDenied",
@@ -104,6 +105,18 @@ class ResultNotStored(StepError):
         super().__init__(step, f"done, but its result of {size} bytes was too large to keep ({digest})")
         self.size = size
         self.digest = digest
+
+
+class ResultNotReadable(StepError):
+    """The step is done and will not be repeated, but its result cannot be read: it is no JSON, or not of the type that was asked for.
+
+    Raised live and on every replay alike. `recorded` is what is recorded of the result, plain JSON: a program may go on with it.
+    """
+
+    def __init__(self, step: str, why: str, recorded: Any, about: str) -> None:
+        super().__init__(step, f"Done, but {why}. Recorded is {about}")
+        self.why = why
+        self.recorded = recorded
 
 
 class NotApplied(Exception):

@@ -14,7 +14,7 @@ from stepfence.sdk import wire
 from stepfence.sdk.calls import Calls, now
 from stepfence.sdk.latch import Latch
 from stepfence.sdk.perform import Raised, Starter
-from stepfence.sdk.results import encode, round_trip
+from stepfence.sdk.results import keep_small, round_trip
 from stepfence.sdk.step import Step
 
 __all__ = ["CannotTell", "DidNotHappen", "Finding", "Happened", "ProbeFunction", "Prober"]
@@ -94,7 +94,8 @@ class Prober:
     def _body(step_id: str, attempt: int, as_of: str | None, finding: Finding) -> dict[str, JsonValue]:
         body: dict[str, JsonValue] = {"attempt": attempt, "asOf": as_of, "verdict": type(finding).__name__}
         if isinstance(finding, Happened):
-            body["result"] = round_trip(encode(finding.result, f"result of the probe of step {step_id!r}"))
+            # That it happened must be heard, whatever the probe could find out of the result.
+            body["result"] = round_trip(keep_small(finding.result, f"result of the probe of step {step_id!r}"))
         if isinstance(finding, CannotTell) and finding.give_up:
             body["giveUp"] = True
         return body

@@ -17,7 +17,7 @@ from stepfence.sdk.errors import CallRefused, Halted, RunFailed, Stop
 from stepfence.sdk.perform import Perform, Starter, inside_step, is_generator, local_starter
 from stepfence.sdk.planning import PlanStep, plan_document
 from stepfence.sdk.probing import ProbeFunction
-from stepfence.sdk.results import decode, encode, round_trip
+from stepfence.sdk.results import check_kind, encode, read_result, round_trip
 from stepfence.sdk.session import Session
 from stepfence.sdk.stepcall import StepCall, settled
 
@@ -122,8 +122,9 @@ class Run:
         way live and replayed. Raises `StepFailed`, `StepDenied`, `PayloadChanged`, `ResultNotStored`, `CallRefused`, `TypeError` (the
         payload is no JSON), or a `Stop`.
         """
+        check_kind(result, step_id)
         call = self.prepare(step_id, action, payload, perform, probe=probe, options=options, start=self.starter)
-        return decode(await self.perform(call), result)
+        return read_result(step_id, await self.perform(call), result)
 
     async def perform(self, call: StepCall) -> JsonValue:
         """Carry out a prepared call; plain JSON."""

@@ -26,7 +26,7 @@ from stepfence.sdk.errors import Stop
 from stepfence.sdk.perform import Ended, Perform, Performance, Raised, Returned, is_async, outcome_of
 from stepfence.sdk.planning import PlanStep
 from stepfence.sdk.probing import ProbeFunction
-from stepfence.sdk.results import decode
+from stepfence.sdk.results import check_kind, read_result
 from stepfence.sdk.run import Run, StepOptions
 from stepfence.sdk.session import Session
 from stepfence.sdk.settings import Options, Settings
@@ -207,9 +207,10 @@ class SyncRun:
         options: StepOptions = _DEFAULTS,
     ) -> Any:
         """Do one planned step, or return its recorded result; see `Run.step`. `perform` and `probe` run in this thread."""
+        check_kind(result, step_id)
         desk = _Desk(self._run)
         call = self._run.prepare(step_id, action, payload, perform, probe=probe, options=options, start=desk.start)
-        return decode(self._portal.serve(self._run.perform(call), desk), result)
+        return read_result(step_id, self._portal.serve(self._run.perform(call), desk), result)
 
     def finish(self, result: Any = None) -> None:
         """Record success; see `Run.finish`."""

@@ -128,7 +128,9 @@ def _read(answer: httpx.Response) -> Any:
     if answer.status_code >= 500 or answer.status_code in _REPEATED_STATUS:
         detail = f"{body.code}: {body.detail}" if body else f"HTTP {answer.status_code}"
         raise Unavailable(detail, sent=True, retry_after=body.retry_after_seconds if body else None)
-    raise Problem(body or ProblemBody(type=f"http-{answer.status_code}", detail=f"HTTP {answer.status_code}"))
+    # A proxy in the way has a limit of its own: a report is told without its result then.
+    kind = Code.TOO_LARGE if answer.status_code == 413 else f"http-{answer.status_code}"
+    raise Problem(body or ProblemBody(type=kind, detail=f"HTTP {answer.status_code}"))
 
 
 def _problem(answer: httpx.Response) -> ProblemBody | None:

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from stepfence.core.words import Action
 from stepfence.sdk.errors import NotApplied, Stop
 from stepfence.sdk.perform import Ended, Returned
-from stepfence.sdk.results import encode
+from stepfence.sdk.results import keep
 from stepfence.sdk.step import Step
 
 __all__ = ["Complete", "Fail", "Lose", "Verdict", "judge", "read_may_fail"]
@@ -52,11 +52,12 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """Nobody can tell."""
+    """Nobody can tell. `again_alike`: what the function did says that doing it again would end in the same way."""
 
     reason: str
     message: str
     error: BaseException | None = None
+    again_alike: bool = False
 
     def body(self, attempt: int) -> dict[str, JsonValue]:
         """Return the report."""
@@ -104,16 +105,16 @@ def _single(error: BaseException) -> BaseException:
 def read_may_fail(verdict: Fail | Lose, action: Action) -> Fail | Lose:
     """Turn a doubt about a `Read` into a sure failure: a read has no effect that could have happened."""
     if isinstance(verdict, Lose) and action is Action.READ:
-        return Fail(verdict.reason, verdict.message, error=verdict.error)
+        return Fail(verdict.reason, verdict.message, final=verdict.again_alike, error=verdict.error)
     return verdict
 
 
 def _returned(value: Any, step: Step) -> Verdict:
     try:
-        return Complete(encode(value, f"result of step {step.id!r}"))
-    except TypeError as error:
-        # It happened, but its result would be lost: a person can look it up and answer with it.
-        return Lose("ResultNotSerializable", _clean(error), error)
+        return Complete(keep(value, f"result of step {step.id!r}"))
+    except Exception as error:  # noqa: BLE001  (also what an object's own code raises: it must not keep the attempt from being told)
+        # An object that is no data: a person can look up what happened, if anything did, and answer with its result.
+        return Lose("ResultNotSerializable", _clean(error), error, again_alike=True)
 
 
 def _reason(said: str) -> str:

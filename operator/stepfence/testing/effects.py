@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from stepfence.core.words import Action
-from stepfence.sdk.results import encode
+from stepfence.sdk.results import keep, round_trip
 from stepfence.testing.points import CrashPoint, When
 
 __all__ = ["CURRENT_STEP", "SAFE_METHODS", "Effect", "Outside", "Provider", "StepMark", "default_provider", "effect_name"]
@@ -66,7 +66,7 @@ class Outside:
     effects: list[Effect] = field(default_factory=list)
     reads: int = 0
     marks: dict[str, StepMark] = field(default_factory=dict)
-    # What each step's function returned.
+    # What each step's function returned, as it is recorded.
     results: dict[str, Any] = field(default_factory=dict)
     raised: dict[str, Exception] = field(default_factory=dict)
     # Why what it returned cannot be recorded.
@@ -88,7 +88,7 @@ class Outside:
         self.raised.pop(mark.id, None)
         try:
             if not isinstance(value, Iterator):  # to look at one is to use it up
-                encode(value, f"result of step {mark.id!r}")
+                value = round_trip(keep(value, f"result of step {mark.id!r}"))
         except TypeError as error:
             self.unrecorded[mark.id] = error
         else:
