@@ -15,6 +15,7 @@ from stepfence.core.errors import Code
 from stepfence.core.moves import NOT_STARTED
 from stepfence.core.words import Action
 from stepfence.sdk import wire
+from stepfence.sdk.asked import Asked
 from stepfence.sdk.calls import Calls, new_request_id, now
 from stepfence.sdk.errors import (
     CallRefused,
@@ -26,6 +27,7 @@ from stepfence.sdk.errors import (
     Unsettled,
 )
 from stepfence.sdk.latch import Latch
+from stepfence.sdk.payloads import RECORDED_OTHERWISE, first_difference
 from stepfence.sdk.perform import Ended, Performance, Raised, Returned
 from stepfence.sdk.probing import Prober
 from stepfence.sdk.results import LARGEST_BODY, NULL_DIGEST, round_trip
@@ -73,6 +75,7 @@ class Engine:
         self._die = die
         self.plan: wire.Plan | None = None
         self.active: dict[asyncio.Task[Ended], StepCall] = {}
+        self.asked = Asked(latch)
 
     def launch(self, call: StepCall) -> asyncio.Task[Ended]:
         """Start the call as a task of its own, which no cancellation of the caller reaches."""
@@ -83,6 +86,7 @@ class Engine:
 
     def leave(self) -> None:
         """Let no call begin anything more; what is in flight settles."""
+        self.asked.left = True
         for call in self.active.values():
             call.abandon()
 
@@ -110,6 +114,8 @@ class Engine:
 
     async def _turn(self, call: StepCall) -> Turn:
         answer, started = await self._begin(call)
+        call.heard = True
+        await self._refuse_changed(call, answer)
         match answer:
             case wire.Go():
                 return await self._go(call, answer, started)
@@ -156,13 +162,24 @@ class Engine:
                 log.warning("stepfence.begin.repeated", step=call.id, seconds=round(pause, 2), cause=str(error))
             except CallRefused as refused:
                 if refused.code == Code.PAYLOAD_CHANGED:
-                    raise PayloadChanged(call.id, refused.detail) from refused
+                    raise PayloadChanged(call.id, refused.detail, brought=call.digest) from refused
                 raise
             await asyncio.sleep(pause)
 
-    async def _not_started(self, call: StepCall, attempt: int) -> None:
-        """Say that an attempt was not performed, for its go came too late: a person may meanwhile have truthfully said so (R8)."""
-        fail = Fail(NOT_STARTED, "the answer to begin came after the deadline")
+    async def _refuse_changed(self, call: StepCall, answer: wire.BeginAnswer) -> None:
+        """Raise `PayloadChanged` for who wants that rather than what is recorded. Nothing is performed, and no attempt is used up."""
+        recorded = (answer.payload_digest or None) if isinstance(answer, wire.Go | wire.Probe) else None
+        changed = recorded != call.digest if recorded else isinstance(answer, wire.Go | wire.Done) and answer.payload_changed
+        if not call.strict or not changed:
+            return
+        field = first_difference(answer.payload, call.payload) if isinstance(answer, wire.Go | wire.Probe) else None
+        if isinstance(answer, wire.Go):
+            await self._not_started(call, answer.attempt, "the payload is not the recorded one")
+        raise PayloadChanged(call.id, RECORDED_OTHERWISE, recorded=recorded, brought=call.digest, field=field)
+
+    async def _not_started(self, call: StepCall, attempt: int, why: str = "the answer to begin came after the deadline") -> None:
+        """Say that an attempt was not performed, as when its go came too late: a person may meanwhile have truthfully said so (R8)."""
+        fail = Fail(NOT_STARTED, why)
         await self._calls.report(call.id, "fail", fail.body(attempt))
 
     def _begin_body(self, call: StepCall) -> dict[str, JsonValue]:

@@ -95,7 +95,23 @@ class StepDenied(StepError):
 
 
 class PayloadChanged(StepError):
-    """The step, which the agent appended to its plan, is recorded with another payload: its id was used for something else."""
+    """The step's id stands for another payload already: nothing is performed.
+
+    Raised when one program uses one id for two payloads, when the agent appended the step to its plan, and for who asked for it by
+    `on_payload_change="error"`. `recorded` and `brought` are digests, `field` is the first place that differs (a JSON path); each is None
+    where it is not known. Never a value: it may be secret.
+    """
+
+    def __init__(
+        self, step: str, detail: str, *, recorded: str | None = None, brought: str | None = None, field: str | None = None
+    ) -> None:
+        where = f"; the first difference is at {field}" if field else ""
+        digests = f": {recorded or 'unknown'}, now {brought}" if brought else ""
+        super().__init__(step, f"{detail}{digests}{where}")
+        self.detail = detail
+        self.recorded = recorded
+        self.brought = brought
+        self.field = field
 
 
 class ResultNotStored(StepError):

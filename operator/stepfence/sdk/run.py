@@ -12,13 +12,16 @@ from pydantic import JsonValue
 from stepfence.core.canonical import digest
 from stepfence.core.words import Action
 from stepfence.sdk import wire
+from stepfence.sdk.asked import Launched
 from stepfence.sdk.classify import DEFAULT_CLASSIFIERS, Classifier
-from stepfence.sdk.errors import CallRefused, Halted, RunFailed, Stop
+from stepfence.sdk.errors import CallRefused, Halted, PayloadChanged, RunFailed, Stop
+from stepfence.sdk.payloads import RECORDED_OTHERWISE
 from stepfence.sdk.perform import Perform, Starter, inside_step, is_generator, local_starter
 from stepfence.sdk.planning import PlanStep, plan_document
 from stepfence.sdk.probing import ProbeFunction
 from stepfence.sdk.results import check_kind, encode, read_result, round_trip
 from stepfence.sdk.session import Session
+from stepfence.sdk.settings import OnPayloadChange, check_on_payload_change
 from stepfence.sdk.stepcall import StepCall, settled
 
 __all__ = ["Run", "StepOptions"]
@@ -29,10 +32,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """What is rarely needed. `limit` (seconds) makes the time-out shorter; `classifiers` replace the run's."""
+    """What is rarely needed. `limit` (seconds) makes the time-out shorter; `classifiers` and `on_payload_change` replace the run's."""
 
     limit: float | None = None
     classifiers: Sequence[Classifier] | None = None
+    on_payload_change: OnPayloadChange | None = None
+
+    def __post_init__(self) -> None:
+        check_on_payload_change(self.on_payload_change)
 
 
 _DEFAULTS = StepOptions()
@@ -119,23 +126,24 @@ class Run:
 
         `perform(payload, step)` gets the recorded payload (JSON) and is a coroutine function, or a plain one that runs in a thread.
         `probe(payload, step)` asks the provider whether an earlier attempt happened. `result` is the type to return: the JSON goes the same
-        way live and replayed. Raises `StepFailed`, `StepDenied`, `PayloadChanged`, `ResultNotStored`, `CallRefused`, `TypeError` (the
-        payload is no JSON), or a `Stop`.
+        way live and replayed. Who asks for a step that is in progress gets what comes of that. Raises `StepFailed`, `StepDenied`,
+        `PayloadChanged`, `ResultNotStored`, `ResultNotReadable`, `CallRefused`, `TypeError` (the payload is no JSON), or a `Stop`.
         """
         check_kind(result, step_id)
         call = self.prepare(step_id, action, payload, perform, probe=probe, options=options, start=self.starter)
         return read_result(step_id, await self.perform(call), result)
 
     async def perform(self, call: StepCall) -> JsonValue:
-        """Carry out a prepared call; plain JSON."""
-        latch = self._session.latch
+        """Carry out a prepared call; plain JSON. Raises `PayloadChanged` when this program asked for the step with another payload."""
         try:
-            latch.check()
-            async with self._session.slots:
-                return await settled(self._session.engine.launch(call), call)  # type: ignore[no-any-return]
+            return await self._session.engine.asked.once(call, self._carry_out)  # type: ignore[no-any-return]
         except Stop:
-            latch.delivered = True
+            self._session.latch.delivered = True
             raise
+
+    async def _carry_out(self, call: StepCall, launched: Launched) -> JsonValue:
+        async with self._session.slots:
+            return await settled(launched(self._session.engine.launch(call)), call)  # type: ignore[no-any-return]
 
     def prepare(
         self,
@@ -160,17 +168,27 @@ class Run:
         if planned is not None and planned.action != action.value:
             raise CallRefused("plan-changed", f"step {step_id!r} is planned as {planned.action}, not {action.value}", field="action")
         text = encode(payload, f"payload of step {step_id!r}")
+        strict = (options.on_payload_change or self._session.options.on_payload_change) == "error"
+        if strict:
+            self._check_recorded(step_id, digest(text))
         return StepCall(
             id=step_id,
             action=action,
             payload=round_trip(text),
             digest=digest(text),
+            strict=strict,
             perform=perform,
             probe=probe,
             start=start,
             classifiers=self._classifiers if options.classifiers is None else tuple(options.classifiers),
             limit=options.limit,
         )
+
+    def _check_recorded(self, step_id: str, brought: str) -> None:
+        """Raise `PayloadChanged` for a step that was recorded before the claim with another payload."""
+        known = self._session.claim.ledger.get(step_id)
+        if known is not None and known.payload_digest not in (None, brought):
+            raise PayloadChanged(step_id, RECORDED_OTHERWISE, recorded=known.payload_digest, brought=brought)
 
     async def finish(self, result: Any = None) -> None:
         """Record success, with a result (JSON). Raises `CallRefused` (`not-settled`) while a step is open, or a `Stop`."""

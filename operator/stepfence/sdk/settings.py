@@ -6,11 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from stepfence.sdk.errors import NotInARun
 
-__all__ = ["Options", "Settings"]
+__all__ = ["OnPayloadChange", "Options", "Settings", "check_on_payload_change"]
+
+# Whether a step whose payload is not the recorded one goes on with that one, with a line in the log, or is an error.
+OnPayloadChange = Literal["warn", "error"]
 
 _REQUIRED = ("STEPFENCE_GATEWAY", "STEPFENCE_NAMESPACE", "STEPFENCE_RUN", "STEPFENCE_TOKEN_FILE")
 
@@ -74,6 +77,8 @@ class Options:
     that promises nothing yet (plan, begin past its deadline) is repeated while the gateway is away; reports of what happened are repeated
     until the process is killed. `drain_budget`: how long a drain waits for steps in flight (None: as long as they may take).
     `max_reruns`: how often one call begins a rerunnable step again after a doubt before it leaves it to the next worker.
+    `on_payload_change`: what follows when an earlier worker recorded a step with another payload: "warn" performs or returns what is
+    recorded, "error" raises `PayloadChanged`.
     `exit_on_stop`: leaving the block by a stop ends the process with the stop's exit code.
     `handle_sigterm`: SIGTERM drains (main thread only).
     """
@@ -86,5 +91,15 @@ class Options:
     backoff_base: float = 0.1
     backoff_cap: float = 10.0
     watch_interval: float = 0.5
+    on_payload_change: OnPayloadChange = "warn"
     exit_on_stop: bool = True
     handle_sigterm: bool = True
+
+    def __post_init__(self) -> None:
+        check_on_payload_change(self.on_payload_change)
+
+
+def check_on_payload_change(value: OnPayloadChange | None) -> None:
+    """Raise `ValueError` for a word that is not known: a slip of the pen must not pass for "warn"."""
+    if value not in (None, "warn", "error"):
+        raise ValueError(f'on_payload_change: "warn" or "error", not {value!r}')

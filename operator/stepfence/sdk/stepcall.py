@@ -26,7 +26,10 @@ class Abandoned(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class StepCall:
-    """`limit` (seconds) shortens the step's time-out. `error` is the last exception of the user's function."""
+    """`limit` (seconds) shortens the step's time-out. `error` is the last exception of the user's function.
+
+    `strict`: a recorded payload that differs is an error. `heard`: the ledger has answered, so that the payload may be recorded.
+    """
 
     id: str
     action: Action
@@ -37,6 +40,8 @@ class StepCall:
     start: Starter
     classifiers: Sequence[Classifier]
     limit: float | None = None
+    strict: bool = False
+    heard: bool = False
     marked: bool = False
     cancelled: bool = False
     wake: asyncio.Event = field(default_factory=asyncio.Event)

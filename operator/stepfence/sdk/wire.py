@@ -73,6 +73,7 @@ class View(Wire):
 
     state: str = ""
     attempt: int = 0
+    payload_digest: str | None = None
     result: JsonValue = None
     result_stored: bool = True
     result_digest: str | None = None
