@@ -17,6 +17,7 @@ from stepfence import Action, Step
 from stepfence.sdk.classify import classify_httpx
 from stepfence.sdk.errors import pause_of
 from stepfence.testing import MemoryCluster
+from tests.sdk import clients
 from tests.sdk.gateway import ScriptedGateway, connection
 from tests.sdk.virtual import virtual_time
 
@@ -148,7 +149,7 @@ async def test_what_a_program_says_of_its_refusal_is_told_as_far_as_it_is_of_use
 async def test_a_refund_that_was_surely_not_applied_is_no_question_however_long_the_provider_wants_to_be_left_alone(said: str) -> None:
     async def refund(payload: Any, step: Step) -> Any:
         async with step.sending():
-            stepfence.raise_for_status(httpx.Response(429, request=POST, headers={"retry-after": said}))
+            stepfence.raise_for_status(await clients.post(httpx.Response(429, headers={"retry-after": said})))
 
     async with MemoryCluster() as cluster:
         run = await cluster.create("refund-4711", plan=PLAN, input={})
