@@ -92,7 +92,7 @@ def raise_for_status(response: Any) -> None:
 
 def _by_status(response: Any) -> NotApplied | None:
     # A redirect: the answer is that of another request, and the first one may have been applied (303).
-    if response.status_code not in NOT_APPLIED_STATUS or getattr(response, "history", ()):
+    if response.status_code not in NOT_APPLIED_STATUS or getattr(response, "history", None):
         return None
     verdict = NotApplied(
         f"HTTP {response.status_code}",
