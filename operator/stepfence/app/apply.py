@@ -32,8 +32,8 @@ _LOST_TRIES = 3
 class Budget(Protocol):
     """Bytes that may be written."""
 
-    async def spend(self, size: int, *, urgent: bool) -> None:
-        """Wait for room; raise `Refused(OVER_BUDGET)` with `retry_after` when waiting takes too long."""
+    async def spend(self, key: RunKey, size: int, *, urgent: bool) -> None:
+        """Wait for room for a write of that run; raise `Refused(OVER_BUDGET)` with `retry_after` when waiting takes too long."""
         ...
 
 
@@ -155,7 +155,7 @@ class Applier:
 
     async def _save(self, write: Write, urgent: bool) -> Stored:
         if self._budget is not None:
-            await self._budget.spend(write.size, urgent=urgent)
+            await self._budget.spend(write.before.key, write.size, urgent=urgent)
         try:
             stored = await self._store.save(write)
         except Refused:

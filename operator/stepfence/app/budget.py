@@ -1,133 +1,26 @@
 """The byte budget: how many bytes of runs and records may be written in a second.
 
 etcd keeps the whole object for each write until it compacts, five minutes by default, and refuses every write of every user once its
-quota is used up. So writes beyond the budget wait, those that settle something before those that begin something, and are told to come
-back when the line is too long.
-
-`Line` is pure: time goes in, what is due comes out. `ByteBudget` makes callers wait for it.
+quota is used up. So writes beyond the budget wait, shared fairly by namespace and run, and are told to come back when the line is too
+long. `Line` says whose turn it is; `ByteBudget` makes callers wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol
 
+from stepfence.app.line import Line, Ticket
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
-from stepfence.ports import Clock, RecordKind, RecordStore
+from stepfence.ports import Clock, RecordKind, RecordStore, RunKey
 
-__all__ = ["DEFAULT_BYTES_PER_SECOND", "BudgetedRecordStore", "ByteBudget", "Line", "Meter", "Ticket"]
+__all__ = ["DEFAULT_BYTES_PER_SECOND", "BudgetedRecordStore", "ByteBudget", "Meter"]
 
 DEFAULT_BYTES_PER_SECOND = 1024 * 1024
-_WAIT_SECONDS = 10.0
-_WAITING = 1024
 # Metadata, labels, the rest of a record's object, and etcd's own share of a write.
 _RECORD_OVERHEAD = 1024
-
-
-@dataclass(eq=False, slots=True)
-class Ticket:
-    """One write in line. Times in monotonic seconds."""
-
-    size: int
-    urgent: bool
-    until: float
-
-
-class Line:
-    """A token bucket of bytes with a line of two classes before it: urgent writes first, each class in order of arrival.
-
-    The bucket holds what one second brings. A write goes when the bucket holds its size, or is full for one that is larger than the
-    bucket; the bucket then owes the rest.
-    """
-
-    def __init__(self, rate: float, now: float, *, wait: float = _WAIT_SECONDS, waiting: int = _WAITING) -> None:
-        self._rate, self._level, self._at = rate, rate, now
-        self._wait, self._waiting = wait, waiting
-        self._urgent: deque[Ticket] = deque()
-        self._others: deque[Ticket] = deque()
-
-    def __len__(self) -> int:
-        return len(self._urgent) + len(self._others)
-
-    @property
-    def rate(self) -> float:
-        """Bytes per second."""
-        return self._rate
-
-    def set_rate(self, rate: float, now: float) -> None:
-        """Change the rate, and with it the size of the bucket."""
-        self._refill(now)
-        self._rate = rate
-
-    def join(self, size: int, now: float, *, urgent: bool) -> Ticket | None:
-        """Stand in line; None when the write may go at once.
-
-        Raises `Refused(OVER_BUDGET)` with `retry_after` when the line is full, or so long that the wait would be too long.
-        """
-        self._refill(now)
-        expected = self._expected(size, urgent)
-        if expected <= 0 and not self._before(urgent):
-            self._level -= size
-            return None
-        if expected > self._wait or len(self) >= self._waiting:
-            raise Refused(Code.OVER_BUDGET, "too many bytes are being written", retry_after=max(1.0, expected - self._wait))
-        ticket = Ticket(size, urgent, now + self._wait)
-        (self._urgent if urgent else self._others).append(ticket)
-        return ticket
-
-    def leave(self, ticket: Ticket) -> None:
-        """Give a place in line up."""
-        line = self._urgent if ticket.urgent else self._others
-        if ticket in line:
-            line.remove(ticket)
-
-    def go(self, now: float) -> list[Ticket]:
-        """Take those whose turn it is out of the line."""
-        self._refill(now)
-        due = []
-        while (ticket := self._first()) is not None and self._level >= min(ticket.size, self._rate):
-            self._level -= ticket.size
-            self.leave(ticket)
-            due.append(ticket)
-        return due
-
-    def expire(self, now: float) -> list[Ticket]:
-        """Take those who have waited too long out of the line."""
-        late = [ticket for ticket in self._all() if ticket.until <= now]
-        for ticket in late:
-            self.leave(ticket)
-        return late
-
-    def next_in(self, now: float) -> float | None:
-        """Return the seconds until something is due or expires; None when nobody waits."""
-        first = self._first()
-        if first is None:
-            return None
-        self._refill(now)
-        due = (min(first.size, self._rate) - self._level) / self._rate
-        return max(0.0, min(due, min(ticket.until for ticket in self._all()) - now))
-
-    def _refill(self, now: float) -> None:
-        self._level = min(self._rate, self._level + max(0.0, now - self._at) * self._rate)
-        self._at = max(self._at, now)
-
-    def _before(self, urgent: bool) -> int:
-        return len(self._urgent) + (0 if urgent else len(self._others))
-
-    def _expected(self, size: int, urgent: bool) -> float:
-        ahead = sum(ticket.size for ticket in (self._urgent if urgent else self._all()))
-        return (ahead + min(size, self._rate) - self._level) / self._rate
-
-    def _first(self) -> Ticket | None:
-        return next(self._all(), None)
-
-    def _all(self) -> Iterator[Ticket]:
-        return itertools.chain(tuple(self._urgent), tuple(self._others))
 
 
 class Meter(Protocol):
@@ -171,11 +64,11 @@ class ByteBudget:
         self._line.set_rate(self._total / max(1, servers), self._clock.monotonic())
         self._pump()
 
-    async def spend(self, size: int, *, urgent: bool) -> None:
-        """Wait for room for one write of `size` bytes. Raises `Refused(OVER_BUDGET)` with `retry_after`; nothing was written then."""
+    async def spend(self, key: RunKey, size: int, *, urgent: bool) -> None:
+        """Wait for room for a write of `size` bytes of that run. Raises `Refused(OVER_BUDGET)` with `retry_after`: nothing is written."""
         began = self._clock.monotonic()
         try:
-            await self._turn(size, urgent, began)
+            await self._turn(key, size, urgent, began)
         except Refused:
             if self._meter is not None:
                 self._meter.refused(size, urgent=urgent)
@@ -183,12 +76,13 @@ class ByteBudget:
         if self._meter is not None:
             self._meter.spent(size, self._clock.monotonic() - began, urgent=urgent)
 
-    async def _turn(self, size: int, urgent: bool, now: float) -> None:
-        ticket = self._line.join(size, now, urgent=urgent)
+    async def _turn(self, key: RunKey, size: int, urgent: bool, now: float) -> None:
+        ticket = self._line.join(key, size, now, urgent=urgent)
         if ticket is None:
+            self._pump()
             return
         future = self._futures[ticket] = asyncio.get_running_loop().create_future()
-        self._schedule()
+        self._pump()  # sets the timer, and tells who was pushed out
         try:
             await future
         finally:
@@ -234,7 +128,7 @@ class BudgetedRecordStore:
 
     async def put(self, run: Run, kind: str, text: str, digest: str) -> str:
         """See `RecordStore.put`. Raises `Refused(OVER_BUDGET)` too."""
-        await self._budget.spend(len(text.encode()) + _RECORD_OVERHEAD, urgent=kind == RecordKind.RESULT)
+        await self._budget.spend(RunKey(run.namespace, run.name), len(text.encode()) + _RECORD_OVERHEAD, urgent=kind == RecordKind.RESULT)
         return await self._records.put(run, kind, text, digest)
 
     async def get(self, run: Run, name: str) -> str:
@@ -243,5 +137,5 @@ class BudgetedRecordStore:
 
     async def spend(self, run: Run) -> str:
         """See `RecordStore.spend`."""
-        await self._budget.spend(_RECORD_OVERHEAD, urgent=False)
+        await self._budget.spend(RunKey(run.namespace, run.name), _RECORD_OVERHEAD, urgent=False)
         return await self._records.spend(run)
