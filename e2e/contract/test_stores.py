@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -28,8 +29,12 @@ class KubeBackend:
     """The stores by way of a proxy that loses things; everybody else goes straight."""
 
     def __init__(self, store_client: KubeClient, others: KubeClient, proxy: Proxy) -> None:
-        self.store, self.records = KubeRunStore(store_client), KubeRecordStore(store_client)
+        self._later = timedelta()
+        self.store, self.records = KubeRunStore(store_client), KubeRecordStore(store_client, lambda: datetime.now(UTC) + self._later)
         self.objects, self.proxy = Objects(others), proxy
+
+    def later(self, seconds: float) -> None:
+        self._later += timedelta(seconds=seconds)
 
     async def create(self, name: str, **spec: Any) -> RunKey:
         return await self.objects.create_run(name, **spec)

@@ -12,7 +12,7 @@ Right = tuple[str, str, str, str]  # scope: cluster or the namespace; resource.g
 CONTROLLER = {
     "cluster agentruns.stepfence.dev *": "get list watch patch",
     "cluster agentruns/status.stepfence.dev *": "update",
-    "cluster agentrunrecords.stepfence.dev *": "get create",
+    "cluster agentrunrecords.stepfence.dev *": "get list create patch delete",
     "cluster jobs.batch *": "get list watch create delete",
     "cluster pods *": "get list watch delete",
     "cluster events *": "list",
@@ -27,7 +27,7 @@ CONTROLLER = {
 GATEWAY = {
     "cluster agentruns.stepfence.dev *": "get",
     "cluster agentruns/status.stepfence.dev *": "update",
-    "cluster agentrunrecords.stepfence.dev *": "get create",
+    "cluster agentrunrecords.stepfence.dev *": "get create patch",
     "cluster pods *": "get",
     "cluster jobs.batch *": "get",
     "cluster leases.coordination.k8s.io *": "get create patch",
@@ -109,6 +109,15 @@ def test_only_the_two_servers_write_a_status() -> None:
         if resource.startswith("agentruns/status")
     }
     assert writers == {"stepfence-controller", "stepfence-gateway"}
+
+
+def test_only_the_controller_deletes_records_and_nobody_replaces_one() -> None:
+    by_verb = {verb: set[str]() for verb in ("delete", "deletecollection", "update")}
+    for role in [*objects("Role"), *objects("ClusterRole")]:
+        for _, resource, _, verb in rights(role):
+            if resource.startswith("agentrunrecords") and verb in by_verb:
+                by_verb[verb].add(role["metadata"]["name"])
+    assert by_verb == {"delete": {"stepfence-controller"}, "deletecollection": set(), "update": set()}
 
 
 @pytest.mark.parametrize("name", PEOPLE)

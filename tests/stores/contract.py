@@ -21,9 +21,10 @@ from stepfence.core.errors import Code, Conflict, Refused, Unknown
 from stepfence.core.fencing import Claim, HolderFact
 from stepfence.core.model import Run
 from stepfence.core.words import At, Settings, State
-from stepfence.ports import RecordKind, RecordStore, RunKey, RunStore, Stored, Write
+from stepfence.ports import RecordKind, RunKey, RunStore, Stored, Write
 from stepfence.testing import FakeClock, FakeIds
 from stepfence.testing.builders import body
+from tests.stores.line import Records
 
 T = TypeVar("T")
 PLAN = [{"id": "lookup", "action": "Read"}, {"id": "refund", "action": "Payment"}]
@@ -36,7 +37,11 @@ class Backend(Protocol):
     def store(self) -> RunStore: ...
 
     @property
-    def records(self) -> RecordStore: ...
+    def records(self) -> Records: ...
+
+    def later(self, seconds: float) -> None:
+        """Move the clock of the records on."""
+        ...
 
     async def create(self, name: str, **spec: Any) -> RunKey:
         """Apply a new AgentRun with that spec."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
 
 from stepfence.core.errors import Unknown
 from stepfence.core.model import Run
-from stepfence.ports import RecordStore, RunKey, RunStore, Stored, Write
+from stepfence.ports import BodyRecord, RecordStore, RunKey, RunStore, Stored, SweepStore, Write
 
 
 class Line:
@@ -37,15 +38,29 @@ class RemoteRuns:
         return stored
 
 
+class Records(RecordStore, SweepStore, Protocol):
+    """What every store of records is."""
+
+
 class RemoteRecords:
-    def __init__(self, store: RecordStore, line: Line) -> None:
+    def __init__(self, store: Records, line: Line) -> None:
         self._store, self._line = store, line
 
     async def put(self, run: Run, kind: str, text: str, digest: str) -> str:
         return str(await self._line.carry(self._store.put(run, kind, text, digest)))
+
+    async def keep(self, run: Run, name: str) -> bool:
+        return bool(await self._line.carry(self._store.keep(run, name)))
 
     async def get(self, run: Run, name: str) -> str:
         return str(await self._line.carry(self._store.get(run, name)))
 
     async def spend(self, run: Run) -> str:
         return str(await self._line.carry(self._store.spend(run)))
+
+    async def bodies(self) -> AsyncIterator[BodyRecord]:
+        async for record in self._store.bodies():
+            yield record
+
+    async def remove(self, record: BodyRecord) -> bool:
+        return bool(await self._line.carry(self._store.remove(record)))

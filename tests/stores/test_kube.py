@@ -12,7 +12,7 @@ from stepfence.core.errors import Code, Refused, Unknown
 from stepfence.core.fencing import HolderFact
 from stepfence.core.model import Holder, Run, RunSpec
 from stepfence.ports import Caller
-from stepfence.stores.kube_client import KubeClient, Reply, kube_path, refusal
+from stepfence.stores.kube_client import JSON, KubeClient, Reply, kube_path, refusal
 from stepfence.stores.kube_gate import KubeWorkerGate
 from stepfence.stores.kube_peers import ready_endpoints
 from stepfence.stores.ttl_cache import TtlCache
@@ -25,7 +25,7 @@ class Scripted(KubeClient):
     def __init__(self, body: Mapping[str, Any], status: int = 200) -> None:
         self.reply = Reply(status, body)
 
-    async def get(self, path: str, *, query: Mapping[str, str] | None = None, seconds: float | None = None) -> Reply:
+    async def get(self, path: str, *, query: Mapping[str, str] | None = None, seconds: float | None = None, accept: str = JSON) -> Reply:
         return self.reply
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:

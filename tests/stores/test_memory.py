@@ -9,6 +9,7 @@ import pytest
 
 from stepfence.ports import RunKey, Write
 from stepfence.stores import MemoryRecordStore, MemoryRunStore
+from stepfence.testing import FakeClock
 from tests.stores.contract import LostReplyContract, RunStoreContract, UnknownFieldsContract
 from tests.stores.contract_records import RecordStoreContract
 from tests.stores.line import Line, RemoteRecords, RemoteRuns
@@ -19,7 +20,11 @@ class MemoryBackend:
         self._line = Line()
         self._store = MemoryRunStore()
         self.store = RemoteRuns(self._store, self._line)
-        self.records = RemoteRecords(MemoryRecordStore(), self._line)
+        self._clock = FakeClock()
+        self.records = RemoteRecords(MemoryRecordStore(self._clock.now), self._line)
+
+    def later(self, seconds: float) -> None:
+        self._clock.advance(seconds)
 
     async def create(self, name: str, **spec: Any) -> RunKey:
         return self._store.create({"metadata": {"name": name, "namespace": "default"}, "spec": {"template": {}, **spec}}).key

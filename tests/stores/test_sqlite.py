@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from stepfence.core.errors import Code, Conflict, Refused, Unknown
+from stepfence.core.model import Run
 from stepfence.ports import RunKey, Write
 from stepfence.stores.merge import merge
 from stepfence.stores.sqlite import Database, SqliteRecordStore, SqliteRunStore
+from stepfence.testing import FakeClock
 from tests.stores.contract import PLAN, Driver, LostReplyContract, RunStoreContract, UnknownFieldsContract
 from tests.stores.contract_records import RecordStoreContract
 from tests.stores.line import Line, RemoteRecords, RemoteRuns
@@ -36,7 +38,11 @@ class SqliteBackend:
         self._line = Line()
         self._store = SqliteRunStore(database)
         self.store = RemoteRuns(self._store, self._line)
-        self.records = RemoteRecords(SqliteRecordStore(database), self._line)
+        self._clock = FakeClock()
+        self.records = RemoteRecords(SqliteRecordStore(database, self._clock.now), self._line)
+
+    def later(self, seconds: float) -> None:
+        self._clock.advance(seconds)
 
     async def create(self, name: str, **spec: Any) -> RunKey:
         return (await self._store.create({"metadata": {"name": name, "namespace": "default"}, "spec": {"template": {}, **spec}})).key
@@ -144,6 +150,38 @@ async def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
     connection.close()
+
+
+async def test_a_file_of_before_records_had_a_time_is_brought_up_and_its_bodies_stay(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    first = Database(path)
+    run = (await SqliteRunStore(first).create(manifest())).run
+    name = await SqliteRecordStore(first).put(run, "Result", '"x"', "sha256:" + "0" * 64)
+    await first.close()
+    connection = sqlite3.connect(path)
+    connection.execute("ALTER TABLE records DROP COLUMN put_at")
+    connection.execute("PRAGMA user_version=1")
+    connection.commit()
+    connection.close()
+    for _ in range(2):
+        database = Database(path)
+        records = SqliteRecordStore(database)
+        assert await records.get(run, name) == '"x"'
+        assert [record.put_at.year async for record in records.bodies()] == [1970]
+        await database.close()
+    assert not await _young(path, run, name)
+    database = Database(path)
+    await SqliteRecordStore(database).put(run, "Result", '"x"', "sha256:" + "0" * 64)
+    await database.close()
+    assert await _young(path, run, name)
+
+
+async def _young(path: Path, run: Run, name: str) -> bool:
+    database = Database(path)
+    try:
+        return await SqliteRecordStore(database).keep(run, name)
+    finally:
+        await database.close()
 
 
 async def test_what_is_no_database_is_unknown(tmp_path: Path) -> None:

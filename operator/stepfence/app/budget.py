@@ -131,6 +131,10 @@ class BudgetedRecordStore:
         await self._budget.spend(RunKey(run.namespace, run.name), len(text.encode()) + _RECORD_OVERHEAD, urgent=kind == RecordKind.RESULT)
         return await self._records.put(run, kind, text, digest)
 
+    async def keep(self, run: Run, name: str) -> bool:
+        """See `RecordStore.keep`."""
+        return await self._records.keep(run, name)
+
     async def get(self, run: Run, name: str) -> str:
         """See `RecordStore.get`."""
         return await self._records.get(run, name)

@@ -108,6 +108,8 @@ class Settings:
     record_bytes: int = 256 * 1024
     input_bytes: int = 64 * 1024
     max_steps: int = 256
+    # A record that no run refers to is swept when it is older than this, in seconds: far longer than a write is on its way.
+    orphan_grace: int = 900
     history: int = 3
     # What a question's command begins with; the rest is the same with and without a cluster.
     command: str = "kubectl"

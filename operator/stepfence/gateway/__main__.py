@@ -87,7 +87,7 @@ def _api(
     store, gate = KubeRunStore(client, core), KubeWorkerGate(client, clock, core)
     applier = Applier(store, clock, SystemIds(), core, budget=budget, observer=metrics.observe)
     metrics.count("stepfence_conflicts", "Writes that met a version newer than the one that was read.", lambda: applier.conflicts)
-    calls = WorkerCalls(applier, BudgetedRecordStore(KubeRecordStore(client), budget), gate)
+    calls = WorkerCalls(applier, BudgetedRecordStore(KubeRecordStore(client, clock.now), budget), gate)
     limits = Limits(settings.max_requests, settings.request_seconds)
     return create_app(calls, gate, readiness=readiness, metrics=metrics, limits=limits)
 

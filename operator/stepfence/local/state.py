@@ -65,7 +65,7 @@ async def opened(path: Path, *, command: str, check: bool = True) -> AsyncIterat
         if check:
             await database.write(witness.check)
         applier = Applier(runs, clock, SystemIds(), settings)
-        yield State(path, settings, database, runs, SqliteRecordStore(database), Workers(database), applier, clock, witness)
+        yield State(path, settings, database, runs, SqliteRecordStore(database, clock.now), Workers(database), applier, clock, witness)
     finally:
         await database.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
@@ -10,7 +10,21 @@ from typing import Any, NamedTuple, Protocol
 from stepfence.core.fencing import HolderFact
 from stepfence.core.model import Run
 
-__all__ = ["Caller", "Clock", "Ids", "RecordKind", "RecordStore", "RunKey", "RunStore", "Stored", "WorkerGate", "WorkerIdentity", "Write"]
+__all__ = [
+    "BodyRecord",
+    "Caller",
+    "Clock",
+    "Ids",
+    "RecordKind",
+    "RecordStore",
+    "RunKey",
+    "RunStore",
+    "Stored",
+    "SweepStore",
+    "WorkerGate",
+    "WorkerIdentity",
+    "Write",
+]
 
 
 class RunKey(NamedTuple):
@@ -85,7 +99,15 @@ class RecordStore(Protocol):
     """Write-once bodies beside the run, and spent identities (I11)."""
 
     async def put(self, run: Run, kind: str, text: str, digest: str) -> str:
-        """Store canonical text and return its name; the same again is the same record. Raises `Unknown`."""
+        """Store canonical text and return its name, `record_name`; the same again is the same record, as young as a new one.
+
+        So nobody sweeps it before a write that is on its way refers to it. Raises `Refused(STORE_CONFLICT)` when the name holds another
+        text, `Unknown`.
+        """
+        ...
+
+    async def keep(self, run: Run, name: str) -> bool:
+        """Whether the record stands, and is young enough to be referred to without another `put`. Raises `Unknown`."""
         ...
 
     async def get(self, run: Run, name: str) -> str:
@@ -94,6 +116,29 @@ class RecordStore(Protocol):
 
     async def spend(self, run: Run) -> str:
         """Spend the run's identity and return the uid that owns it: the run's own, or another's who came first. Raises `Unknown`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRecord:
+    """What is known of a body's record without its body. `mark`: the store's own version, another one once it was put again."""
+
+    key: RunKey
+    run_uid: str
+    name: str
+    put_at: datetime
+    mark: str
+
+
+class SweepStore(Protocol):
+    """The records of bodies, looked over as a whole. Spent identities are not among them."""
+
+    def bodies(self) -> AsyncIterator[BodyRecord]:
+        """Yield every body's record, those of one run in a row, without reading the bodies. Raises `Refused`, `Unknown`."""
+        ...
+
+    async def remove(self, record: BodyRecord) -> bool:
+        """Delete the record unless it was put again since it was seen; False when it was, or is gone. Raises `Refused`, `Unknown`."""
         ...
 
 

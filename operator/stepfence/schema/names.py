@@ -14,6 +14,7 @@ __all__ = [
     "PLURAL",
     "PRESTOP_ANNOTATION",
     "PRESTOP_COMMAND_ANNOTATION",
+    "PUT_AT_ANNOTATION",
     "RECORD_PLURAL",
     "RUN_LABEL",
     "RUN_UID_LABEL",
@@ -33,6 +34,8 @@ RUN_LABEL = "stepfence.dev/run"
 RUN_UID_LABEL = "stepfence.dev/run-uid"
 WORKER_LABEL = "stepfence.dev/worker"
 IDENTITY_ANNOTATION = "stepfence.dev/identity"
+# When a body that stood in a record already was put again.
+PUT_AT_ANNOTATION = "stepfence.dev/put-at"
 PRESTOP_ANNOTATION = "stepfence.dev/prestop"
 PRESTOP_COMMAND_ANNOTATION = "stepfence.dev/prestop-command"
 GATEWAY_CA_ANNOTATION = "stepfence.dev/gateway-ca"

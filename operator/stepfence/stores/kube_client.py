@@ -20,13 +20,16 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from stepfence.core.errors import Code, Refused, Unknown
 
-__all__ = ["APPLY", "JSON", "MERGE", "KubeClient", "Reply", "connect", "kube_path", "refusal"]
+__all__ = ["APPLY", "JSON", "MERGE", "METADATA", "METADATA_LIST", "KubeClient", "Reply", "connect", "kube_path", "refusal"]
 
 JSON = "application/json"
 # Server-side apply: creates or updates in one call.
 APPLY = "application/apply-patch+yaml"
 # RFC 7396. A uid in the patch makes the API server refuse another object of the same name.
 MERGE = "application/merge-patch+json"
+# What to accept so that an object, or each one of a list, comes without its spec and status.
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _CONNECT_SECONDS = 5.0
 _CALL_SECONDS = 10.0
@@ -71,9 +74,9 @@ class KubeClient:
         """Close all connections."""
         await self._api.close()
 
-    async def get(self, path: str, *, query: Mapping[str, str] | None = None, seconds: float | None = None) -> Reply:
+    async def get(self, path: str, *, query: Mapping[str, str] | None = None, seconds: float | None = None, accept: str = JSON) -> Reply:
         """Read. Raises `Unknown` when no answer comes in time."""
-        return await self._call("GET", path, query or {}, None, JSON, seconds)
+        return await self._call("GET", path, query or {}, None, JSON, seconds, accept)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Reply:
         """Create. Raises `Unknown` when the answer was lost: it may have taken effect."""
@@ -91,19 +94,27 @@ class KubeClient:
         """Patch by merge. Raises `Unknown` when the answer was lost: it may have taken effect."""
         return await self._call("PATCH", path, self._writing(), body, MERGE, None)
 
-    async def delete(self, path: str, uid: str) -> Reply:
-        """Delete the object of that uid gracefully, and what it owns in the background. Raises `Unknown`."""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    async def delete(self, path: str, uid: str, revision: str | None = None) -> Reply:
+        """Delete the object of that uid (and `resourceVersion`) gracefully, and what it owns in the background. Raises `Unknown`."""
+        only = {"uid": uid, **({} if revision is None else {"resourceVersion": revision})}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": only, "propagationPolicy": "Background"}
         return await self._call("DELETE", path, {}, body, JSON, None)
 
     def _writing(self) -> dict[str, str]:
         return {"fieldManager": self._field_manager}
 
     async def _call(
-        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None, content_type: str, seconds: float | None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        content_type: str,
+        seconds: float | None,
+        accept: str = JSON,
     ) -> Reply:
         total = self._seconds if seconds is None else seconds
-        headers = {"Accept": JSON, "Content-Type": content_type}
+        headers = {"Accept": accept, "Content-Type": content_type}
         # The whole call has one deadline, ours: two that pass at the same moment cancel the clean-up of each other.
         timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS)
         try:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from stepfence.core.errors import Code, Conflict, Refused
 from stepfence.core.model import Run
 from stepfence.core.words import Settings
-from stepfence.ports import RunKey, Stored, Write
+from stepfence.ports import BodyRecord, RunKey, Stored, Write
 from stepfence.schema import decode, identity_record_name, record_name
+from stepfence.stores.age import is_young
 from stepfence.stores.merge import merge
 
 __all__ = ["MemoryRecordStore", "MemoryRunStore"]
@@ -87,26 +90,60 @@ class MemoryRunStore:
         return Stored(key, run, document["metadata"]["resourceVersion"], status, len(json.dumps(document)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Body:
+    key: RunKey
+    run_uid: str
+    text: str
+    put_at: datetime
+    mark: str
+
+
 class MemoryRecordStore:
     """Write-once bodies and spent identities in this process's memory."""
 
-    def __init__(self) -> None:
-        self._bodies: dict[tuple[str, str], str] = {}
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._now = now
+        self._bodies: dict[tuple[str, str], _Body] = {}
         self._identities: dict[tuple[str, str], str] = {}
+        self._marks = itertools.count(1)
 
     async def put(self, run: Run, kind: str, text: str, digest: str) -> str:  # noqa: ARG002  (the kind matters only where people look)
         """See `RecordStore.put`."""
         name = record_name(run.uid, digest)
-        self._bodies.setdefault((run.namespace, name), text)
+        stored = self._bodies.get((run.namespace, name))
+        if stored is not None and stored.text != text:
+            raise Refused(Code.STORE_CONFLICT, f"record {name} already holds another body")
+        body = _Body(RunKey(run.namespace, run.name), run.uid, text, self._now(), str(next(self._marks)))
+        self._bodies[run.namespace, name] = body
         return name
+
+    async def keep(self, run: Run, name: str) -> bool:
+        """See `RecordStore.keep`."""
+        body = self._bodies.get((run.namespace, name))
+        return body is not None and is_young(body.put_at, self._now())
 
     async def get(self, run: Run, name: str) -> str:
         """See `RecordStore.get`."""
-        text = self._bodies.get((run.namespace, name))
-        if text is None or not name.startswith(f"{run.uid}-"):
+        body = self._bodies.get((run.namespace, name))
+        if body is None or body.run_uid != run.uid:
             raise Refused(Code.NOT_FOUND, f"there is no record {name} of this run")
-        return text
+        return body.text
 
     async def spend(self, run: Run) -> str:
         """See `RecordStore.spend`."""
         return self._identities.setdefault((run.namespace, identity_record_name(run.identity)), run.uid)
+
+    async def bodies(self) -> AsyncIterator[BodyRecord]:
+        """See `SweepStore.bodies`."""
+        for (_, name), body in sorted(self._bodies.items(), key=lambda item: item[0]):
+            yield BodyRecord(body.key, body.run_uid, name, body.put_at, body.mark)
+
+    async def remove(self, record: BodyRecord) -> bool:
+        """See `SweepStore.remove`."""
+        where = (record.key.namespace, record.name)
+        body = self._bodies.get(where)
+        if body is None or body.mark != record.mark:
+            return False
+        del self._bodies[where]
+        return True

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sqlite3
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from stepfence.core.errors import Code, Conflict, Refused, Unknown
 from stepfence.core.model import Run
 from stepfence.core.words import Settings
-from stepfence.ports import RunKey, Stored, Write
+from stepfence.ports import BodyRecord, RunKey, Stored, Write
 from stepfence.schema import IDENTITY_ANNOTATION, decode, identity_record_name, record_name
+from stepfence.stores.age import is_young
 
 __all__ = ["Database", "SqliteRecordStore", "SqliteRunStore", "last_revision"]
 
@@ -29,7 +30,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 Document = dict[str, Any]
 
-_VERSION = 1
+_VERSION = 2
 # How long one call waits for another process's transaction, in seconds.
 _BUSY_SECONDS = 10.0
 _TABLES = """
@@ -40,9 +41,15 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE TABLE IF NOT EXISTS records (
     namespace TEXT NOT NULL, name TEXT NOT NULL, run_uid TEXT NOT NULL, kind TEXT NOT NULL, digest TEXT NOT NULL, text TEXT NOT NULL,
-    PRIMARY KEY (namespace, name)
+    put_at REAL NOT NULL DEFAULT 0, PRIMARY KEY (namespace, name)
 );
 CREATE TABLE IF NOT EXISTS identities (namespace TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, PRIMARY KEY (namespace, name));
+"""
+# What a file of an older version lacks, by that version.
+_CHANGES = {1: "ALTER TABLE records ADD COLUMN put_at REAL NOT NULL DEFAULT 0"}
+_PUT = """
+INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (namespace, name) DO UPDATE SET put_at = max(excluded.put_at, records.put_at + 1e-6) WHERE records.digest = excluded.digest
 """
 
 
@@ -116,6 +123,8 @@ class Database:
             found = connection.execute("PRAGMA user_version").fetchone()[0]
             if found > _VERSION:
                 raise Unknown(f"{self.path}: written by a newer version of Stepfence ({found}, this one knows {_VERSION})")
+            if found in _CHANGES:
+                connection.execute(_CHANGES[found])
             for statement in filter(str.strip, self._tables.split(";")):
                 connection.execute(statement)
             if connection.execute("SELECT count(*) FROM revisions").fetchone()[0] == 0:
@@ -240,15 +249,22 @@ class SqliteRunStore:
 class SqliteRecordStore:
     """Write-once bodies and spent identities beside the runs."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._database, self._now = database, now
 
     async def put(self, run: Run, kind: str, text: str, digest: str) -> str:
         """See `RecordStore.put`."""
         name = record_name(run.uid, digest)
-        values = (run.namespace, name, run.uid, kind, digest, text)
-        await self._database.write(lambda connection: connection.execute("INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?)", values))
+        values = (run.namespace, name, run.uid, kind, digest, text, self._now().timestamp())
+        if await self._database.write(lambda connection: connection.execute(_PUT, values).rowcount) == 0:
+            raise Refused(Code.STORE_CONFLICT, f"record {name} already holds another body")
         return name
+
+    async def keep(self, run: Run, name: str) -> bool:
+        """See `RecordStore.keep`."""
+        query = "SELECT put_at FROM records WHERE namespace = ? AND name = ?"
+        row = await self._database.read(lambda connection: connection.execute(query, (run.namespace, name)).fetchone())
+        return row is not None and is_young(_moment(row["put_at"]), self._now())
 
     async def get(self, run: Run, name: str) -> str:
         """See `RecordStore.get`."""
@@ -273,6 +289,24 @@ class SqliteRecordStore:
         """Remove the bodies of runs that are gone. Spent identities stay."""
         query = "DELETE FROM records WHERE run_uid NOT IN (SELECT uid FROM runs)"
         await self._database.write(lambda connection: connection.execute(query))
+
+    async def bodies(self) -> AsyncIterator[BodyRecord]:
+        """See `SweepStore.bodies`."""
+        columns = "records.namespace, records.name, run_uid, put_at, runs.name AS run"
+        query = f"SELECT {columns} FROM records JOIN runs ON run_uid = uid ORDER BY run_uid, records.name"  # noqa: S608  (our own names)
+        for row in await self._database.read(lambda connection: connection.execute(query).fetchall()):
+            key, put_at = RunKey(row["namespace"], row["run"]), row["put_at"]
+            yield BodyRecord(key, row["run_uid"], row["name"], _moment(put_at), repr(put_at))
+
+    async def remove(self, record: BodyRecord) -> bool:
+        """See `SweepStore.remove`."""
+        query, values = "DELETE FROM records WHERE namespace = ? AND name = ? AND put_at = ?", (record.key.namespace, record.name)
+        gone = await self._database.write(lambda connection: connection.execute(query, (*values, float(record.mark))).rowcount)
+        return gone == 1
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def _find(connection: sqlite3.Connection, key: RunKey) -> sqlite3.Row | None:

@@ -40,7 +40,7 @@ class MemoryCluster:
         # Tests do not wait out the back-off between workers unless they ask for it.
         self.settings = settings or Settings(backoff_base=0)
         self.clock: Clock = clock or SystemClock()
-        self.store, self.records = MemoryRunStore(self.settings), MemoryRecordStore()
+        self.store, self.records = MemoryRunStore(self.settings), MemoryRecordStore(self.clock.now)
         self.gate = MemoryGate(self.clock)
         self.applier = Applier(self.store, self.clock, ids or SystemIds(), self.settings)
         self.app = create_app(WorkerCalls(self.applier, self.records, self.gate), self.gate)
