@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from stepfence.app.bodies import Brought
 from stepfence.core.errors import Code, Conflict, Refused, Unknown
 from stepfence.core.ledger import RefusedAfter
 from stepfence.core.lifecycle import end_if_settled, hold_behind, keep_time
@@ -93,38 +94,59 @@ class Applier:
         urgent: bool = False,
         reserve: bool = False,
         refresh: bool = False,
+        bodies: Brought | None = None,
     ) -> Applied[T]:
         """Apply `edit` and save the result as decided on that version and token; what needs no write is told from a fresh read alone.
 
         `seen`: a version from a watch, or `just_read`; `urgent`: first in the byte budget; `reserve`: keep room for the Done records of
-        all in flight; `refresh`: write what only people read too. Raises `Refused`, `Unknown` (store away), `Conflict` (it kept moving).
+        all in flight; `refresh`: write what only people read too; `bodies`: what the edit refers to is stored before the write, once a
+        fresh read has confirmed it. Raises `Refused`, `Unknown` (store away), `Conflict` (it kept moving).
         """
         stored, fresh, lost = seen or self._known.get(key), just_read and seen is not None, 0
         for attempt in range(_TRIES):
-            if stored is None:
-                stored, fresh = await self.read(key), True
-            decided = self._decide(stored, edit, reserve=reserve, refresh=refresh)
+            stored, fresh, decided = await self._decided(key, stored, fresh, edit, bodies, reserve=reserve, refresh=refresh)
             if decided.write is None:
-                if fresh:
-                    return _outcome(stored, decided, wrote=False)
-                stored = None
-                continue
+                return _outcome(stored, decided, wrote=False)
             try:
-                return _outcome(await self._save(decided.write, urgent), decided, wrote=True)
-            except Conflict:
-                self.conflicts += 1
-            except Refused as refused:
-                if fresh or refused.code is not Code.NOT_FOUND:  # else: a run of the past whose name another one has now
-                    raise
+                saved = await self._attempt(decided.write, urgent=urgent, fresh=fresh)
             except Unknown:
-                lost += 1  # whether it took effect shows on the next read: every edit answers what is recorded when it is repeated
+                saved, lost = None, lost + 1  # whether it took effect shows on the next read: every edit answers what is recorded
                 if lost >= _LOST_TRIES:
                     raise
+            if saved is not None:
+                return _outcome(saved, decided, wrote=True)
             await _pause(attempt)
             stored = None
         raise Conflict(f"{key} moved under {_TRIES} tries")
 
-    def _decide(self, stored: Stored, edit: Edit[T], *, reserve: bool, refresh: bool) -> _Decided[T]:
+    async def _decided(
+        self, key: RunKey, stored: Stored | None, fresh: bool, edit: Edit[T], bodies: Brought | None, *, reserve: bool, refresh: bool
+    ) -> tuple[Stored, bool, _Decided[T]]:
+        """Decide, on a fresh read where nothing is written or a body must be stored; what the decision refers to is stored then."""
+        for _ in range(_TRIES):
+            if stored is None:
+                stored, fresh = await self.read(key), True
+            decided = self._decide(stored, edit, bodies, reserve=reserve, refresh=refresh)
+            if not fresh and (decided.write is None or decided.lacks is not None):
+                stored = None
+            elif decided.write is None or decided.lacks is None:
+                return stored, fresh, decided
+            else:
+                await decided.lacks.store(stored.run, decided.write.run)  # and decide again, for it took time
+        raise Conflict(f"the decision on {key} refers to other bodies each time")
+
+    async def _attempt(self, write: Write, *, urgent: bool, fresh: bool) -> Stored | None:
+        """Save; None when the run must be read and decided on again."""
+        try:
+            return await self._save(write, urgent)
+        except Conflict:
+            self.conflicts += 1
+        except Refused as refused:
+            if fresh or refused.code is not Code.NOT_FOUND:  # else: a run of the past whose name another one has now
+                raise
+        return None
+
+    def _decide(self, stored: Stored, edit: Edit[T], bodies: Brought | None, *, reserve: bool, refresh: bool) -> _Decided[T]:
         at = self.at()
         answer: T | Refused
         try:
@@ -142,7 +164,9 @@ class Applier:
         if reserve and not isinstance(answer, Refused) and remaining_bytes(write, self.settings) < 0:
             full = f"the object would hold {write.size} bytes with room for what is in flight, at most {self.settings.object_bytes}"
             return _Decided(None, Refused(Code.NO_ROOM, full))
-        return _Decided(write, answer)
+        if bodies is not None and (too_much := bodies.refusal(stored.run, run)) is not None:
+            return _Decided(None, too_much)
+        return _Decided(write, answer, bodies if bodies is not None and bodies.missing(stored.run, run) else None)
 
     def _write(self, stored: Stored, run: Run, at: At) -> Write:
         conditions = stored.raw.get("conditions", ())
@@ -190,6 +214,8 @@ class Applier:
 class _Decided(Generic[T]):
     write: Write | None
     answer: T | Refused
+    # Those of which some must be stored before the write.
+    lacks: Brought | None = None
 
 
 async def _pause(attempt: int) -> None:

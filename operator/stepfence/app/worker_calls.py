@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
-from stepfence.app.bodies import Bodies
+from stepfence.app.bodies import Bodies, Brought, Result
 from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, Standing, StepView, Stop
 from stepfence.core import fencing, ledger, lifecycle, plan, reports
 from stepfence.core.canonical import Json
@@ -135,28 +135,24 @@ class WorkerCalls:
 
     async def begin(self, call: Call, step: str, request_id: str, payload: Json) -> BeginView:
         """Begin a step: the intent is stored when this answers Go (I1)."""
-        whole = self._bodies.measure(payload, field="payload")
-        run = (await self._applier.read(call.key)).run if whole.size > self._settings.inline_bytes else None
-        body = whole if run is None else await self._bodies.payload(run, whole)
-        begin = ledger.Begin(step, call.token, call.caller.pod_uid, request_id, body)
+        brought = self._bodies.payload(self._bodies.measure(payload, field="payload"))
 
         def edit(current: Run, at: At) -> tuple[Run, ledger.BeginAnswer]:
+            begin = ledger.Begin(step, call.token, call.caller.pod_uid, request_id, brought.on(current))
             return ledger.begin(current, begin, at)
 
-        applied = await self._write(call, edit, reserve=True)
-        return await self._begin_view(applied.stored.run, applied.answer, whole)
+        applied = await self._write(call, edit, reserve=True, bodies=brought)
+        return await self._begin_view(applied.stored.run, applied.answer, brought.whole)
 
     async def _begin_view(self, run: Run, answer: ledger.BeginAnswer, brought: Body) -> BeginView:
         entry = answer.entry
         recorded = entry.payload
-        stored = recorded is not None and recorded.stored
-        payload = await self._bodies.read(run, recorded) if stored else await self._bodies.read(run, brought)
         return BeginView(
             outcome=answer.outcome.value,
             step=StepView(entry, await self._bodies.read(run, entry.result)),
             key=entry.key,
             attempt=entry.attempt,
-            payload=payload,
+            payload=await self._bodies.read(run, recorded if recorded is not None and recorded.stored else brought, brought),
             payload_digest=recorded.digest if recorded is not None else brought.digest,
             payload_changed=answer.payload_changed,
             timeout_seconds=answer.step.timeout,
@@ -171,24 +167,20 @@ class WorkerCalls:
 
         `omitted`: digest and size (bytes) of a result that was too large to send.
         """
-        whole = self._bodies.measure(result, field="result") if omitted is None else Body(*omitted)
+        brought = self._bodies.result(self._bodies.measure(result, field="result") if omitted is None else Body(*omitted))
         try:
-            return await self._complete(call, step, attempt, whole)
+            return await self._complete(call, step, attempt, brought)
         except Refused as refused:
             if refused.code is not Code.HELD:
                 raise
             # No hold stops a report. The store went back in time, which is recorded now: what stands there may hold this attempt.
-            return await self._complete(call, step, attempt, whole)
+            return await self._complete(call, step, attempt, brought)
 
-    async def _complete(self, call: Call, step: str, attempt: int, whole: Body) -> StepView:
-        body = whole
-        if whole.size > self._settings.inline_bytes:
-            body = await self._bodies.result((await self._applier.read(call.key)).run, whole)
-
+    async def _complete(self, call: Call, step: str, attempt: int, brought: Result) -> StepView:
         def edit(run: Run, at: At) -> tuple[Run, Entry]:
-            return reports.complete(run, Report(step, attempt, call.token, call.caller.pod_uid), body, at)
+            return reports.complete(run, Report(step, attempt, call.token, call.caller.pod_uid), brought.on(run, done=[step]), at)
 
-        return await self._settle(call, edit)
+        return await self._settle(call, edit, brought)
 
     async def fail(
         self,
@@ -237,19 +229,19 @@ class WorkerCalls:
         give_up: bool,
     ) -> StepView:
         """Record a probe's answer. `as_of` is what `probe_leave` answered before the probe was started."""
-        run = (await self._applier.read(call.key)).run
-        body = await self._bodies.result(run, self._bodies.measure(result, field="result"))
+        brought = self._bodies.result(self._bodies.measure(result, field="result"))
 
         def edit(current: Run, at: At) -> tuple[Run, Entry]:
             report = Report(step, attempt, call.token, call.caller.pod_uid)
-            kept = body if verdict is Verdict.HAPPENED else None
+            kept = brought.on(current, done=[step]) if verdict is Verdict.HAPPENED else None
             return reports.probe(current, report, verdict, kept, asked_at=as_of, give_up=give_up, at=at)
 
-        return await self._settle(call, edit)
+        return await self._settle(call, edit, brought)
 
-    async def _settle(self, call: Call, edit: Edit[Entry]) -> StepView:
-        applied = await self._write(call, edit, urgent=True)
-        return StepView(applied.answer, await self._bodies.read(applied.stored.run, applied.answer.result))
+    async def _settle(self, call: Call, edit: Edit[Entry], brought: Result | None = None) -> StepView:
+        applied = await self._write(call, edit, urgent=True, bodies=brought)
+        at_hand = None if brought is None else brought.whole
+        return StepView(applied.answer, await self._bodies.read(applied.stored.run, applied.answer.result, at_hand))
 
     async def renew(self, call: Call) -> Stop | None:
         """Renew the lease of an idle worker, outside the hot object while its Job stands; answer why it must stop, if it must."""
@@ -290,8 +282,7 @@ class WorkerCalls:
 
     async def finish(self, call: Call, result: Json) -> str:
         """Record success; repeated, it answers the recorded outcome."""
-        run = (await self._applier.read(call.key)).run
-        body = await self._bodies.result(run, self._bodies.measure(result, field="result"))
+        brought = self._bodies.result(self._bodies.measure(result, field="result"))
 
         def edit(current: Run, at: At) -> tuple[Run, Outcome | None]:
             fencing.require_token(current, call.token, call.caller.pod_uid)
@@ -299,10 +290,10 @@ class WorkerCalls:
                 return current, current.outcome
             if current.terminal:
                 raise Refused(Code.TERMINAL, f"the run is {current.outcome}")
-            done = lifecycle.finish(current, body, at)
+            done = lifecycle.finish(current, brought.on(current), at)
             return done, done.outcome
 
-        outcome = (await self._write(call, edit, urgent=True)).answer
+        outcome = (await self._write(call, edit, urgent=True, bodies=brought)).answer
         return outcome.value if outcome else ""
 
     async def fail_run(self, call: Call, reason: str, message: str) -> Ending:
@@ -337,7 +328,9 @@ class WorkerCalls:
             raise Refused(Code.NOT_FOUND, f"step {step!r} has no stored result")
         return ResultView(await self._bodies.read(run, entry.result), entry.result.digest, entry.result.size)
 
-    async def _write(self, call: Call, edit: Edit[T], *, urgent: bool = False, reserve: bool = False) -> Applied[T]:
+    async def _write(
+        self, call: Call, edit: Edit[T], *, urgent: bool = False, reserve: bool = False, bodies: Brought | None = None
+    ) -> Applied[T]:
         identity = await self._gate.worker_of(call.caller)
 
         def with_lease(run: Run, at: At) -> tuple[Run, T]:
@@ -351,7 +344,7 @@ class WorkerCalls:
             changed, answer = edit(run, at)
             return (renewed(changed, call.caller, at) if changed != run else run), answer
 
-        return await self._applier.apply(call.key, with_lease, urgent=urgent, reserve=reserve)
+        return await self._applier.apply(call.key, with_lease, urgent=urgent, reserve=reserve, bodies=bodies)
 
 
 def _claiming(claim: fencing.Claim, seen: Holder | None, fact: HolderFact) -> Edit[bool]:

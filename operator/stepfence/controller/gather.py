@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from stepfence.app.bodies import Bodies
 from stepfence.controller.cache import Cache
 from stepfence.controller.cluster import Cluster
 from stepfence.controller.facts import job_fact, pod_fact
@@ -30,11 +29,14 @@ class Refusal:
 class Gatherer:
     """Reads the world of one run. In the steady state it asks the API server nothing."""
 
-    def __init__(self, cache: Cache, cluster: Cluster, bodies: Bodies) -> None:
-        self._cache, self._cluster, self._bodies = cache, cluster, bodies
+    def __init__(self, cache: Cache, cluster: Cluster) -> None:
+        self._cache, self._cluster = cache, cluster
 
     async def world(self, run: Run, refusal: Refusal | None, at: At) -> World:
-        """Return what is known. Raises `Refused`, `Unknown` when the API server must be asked and does not answer."""
+        """Return what is known, apart from the results that people's decisions bring.
+
+        Raises `Refused`, `Unknown` when the API server must be asked and does not answer.
+        """
         jobs = await self._jobs(run)
         expired = run.holder is not None and lease_expired(run.holder, None, at.now)
         pods = await self._pods(run, jobs, verify=expired)
@@ -51,7 +53,6 @@ class Gatherer:
             not_creatable=ours.invalid if ours is not None else False,
             lease_renewed_at=renewed,
             mark=await self._mark(run),
-            bodies=await self._bodies.answers(run, at),
         )
 
     async def _jobs(self, run: Run) -> tuple[JobFact, ...]:

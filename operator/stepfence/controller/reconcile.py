@@ -61,7 +61,8 @@ class Reconciler:
     ) -> None:
         self._applier, self._records, self._cluster, self._cache, self._events = applier, records, cluster, cache, events
         self._metrics, self._injection, self._leading = metrics, injection, leading
-        self._gatherer = Gatherer(cache, cluster, Bodies(records, applier.settings))
+        self._gatherer = Gatherer(cache, cluster)
+        self._bodies = Bodies(records, applier.settings)
         self._refusals: dict[RunKey, Refusal] = {}
         self._told: dict[RunKey, _Told] = {}
 
@@ -116,13 +117,15 @@ class Reconciler:
         return seen, world
 
     async def _apply(self, seen: Stored, world: World) -> Applied[Decided]:
+        answers = self._bodies.answers()
+
         def edit(run: Run, at: At) -> tuple[Run, Decided]:
             if run.uid != seen.run.uid:
                 raise Refused(Code.NOT_FOUND, "another run has this name now")
-            decided = decide(run, world, at)
+            decided = decide(run, replace(world, bodies=answers.on(run)), at)
             return decided.run, decided
 
-        applied = await self._applier.apply(seen.key, edit, seen=seen, just_read=True, urgent=True, refresh=True)
+        applied = await self._applier.apply(seen.key, edit, seen=seen, just_read=True, urgent=True, refresh=True, bodies=answers)
         self._metrics.passed(seen.run, applied.stored.run, wrote=applied.wrote)
         return applied
 

@@ -41,7 +41,7 @@ class Answered:
 
 
 def take_decisions(run: Run, bodies: Mapping[str, Body], at: At) -> tuple[Run, list[Answered]]:
-    """Apply every decision of the spec that answers an open question; `bodies` has the stored result of each key that brings one.
+    """Apply every decision of the spec that answers an open question; `bodies` has the result of each key that brings one, as it is kept.
 
     A decision for a question that is not open (answered, replaced, never asked) changes nothing. One that cannot be accepted is recorded
     as refused and the question is asked anew under a fresh id, for a decision is written once and could never be corrected.

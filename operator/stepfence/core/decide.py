@@ -137,7 +137,7 @@ def _blame(run: Run, reason: str) -> Run:
 
 
 def _take_answers(run: Run, world: World, at: At) -> Run:
-    """Let overdue steps and people's answers take effect; one that brings a result waits until the result is stored."""
+    """Let overdue steps and people's answers take effect; one that brings a result waits for the body."""
     spec = run.spec
     ready = {key: given for key, given in spec.decisions.items() if given.result is None or key in world.bodies}
     run, _ = catch_up(replace(run, spec=replace(spec, decisions=ready)), world.bodies, at)

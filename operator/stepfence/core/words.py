@@ -108,6 +108,9 @@ class Settings:
     record_bytes: int = 256 * 1024
     input_bytes: int = 64 * 1024
     max_steps: int = 256
+    # What one run may refer to in records: a body for each step and the run's own result, 64 KiB a step.
+    run_records: int = 256 + 1
+    run_record_bytes: int = 256 * 64 * 1024
     # A record that no run refers to is swept when it is older than this, in seconds: far longer than a write is on its way.
     orphan_grace: int = 900
     history: int = 3

@@ -75,7 +75,7 @@ class World:
     `refused`: message of the FailedCreate event of a Job without a pod. `not_created`: why the API server refused the Job itself;
     `not_creatable`: it would refuse the same again.
     `lease_renewed_at`: last renewal of the worker's own Lease. `identity`: uid that owns the spent identity; None while not asked.
-    `mark`: uid in the run's identity annotation. `bodies`: the stored result of each decision that brings one.
+    `mark`: uid in the run's identity annotation. `bodies`: the result of each decision that brings one, as it is kept.
     """
 
     jobs: tuple[JobFact, ...] = ()

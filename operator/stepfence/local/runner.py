@@ -109,15 +109,15 @@ class Runner:
         seen = await state.applier.read(key)
         rows = await state.workers.of_run(seen.run.uid)
         seen, world = await self._before_the_first(seen, await self._world(seen, rows))
-        uid = seen.run.uid
+        uid, answers = seen.run.uid, self._bodies.answers()
 
         def edit(run: Run, at: At) -> tuple[Run, Decided]:
             if run.uid != uid:
                 raise Refused(Code.NOT_FOUND, "another run has this name now")
-            decided = decide(run, world, at)
+            decided = decide(run, replace(world, bodies=answers.on(run)), at)
             return decided.run, decided
 
-        applied = await state.applier.apply(key, edit, seen=seen, just_read=True, refresh=True)
+        applied = await state.applier.apply(key, edit, seen=seen, just_read=True, refresh=True, bodies=answers)
         decided, run = applied.answer, applied.stored.run
         await self._act(key, run, decided, rows)
         if run.terminal and not applied.wrote and all(row.ended_at is not None for row in rows):
@@ -153,7 +153,6 @@ class Runner:
             not_creatable=refusal is not None,
             lease_renewed_at=None if mine is None else mine.lease_at,
             mark=(document["metadata"].get("annotations") or {}).get(IDENTITY_ANNOTATION),
-            bodies=await self._bodies.answers(run, self._state.applier.at()),
         )
 
     async def _act(self, key: RunKey, run: Run, decided: Decided, rows: Iterable[WorkerRow]) -> None:

@@ -148,14 +148,14 @@ class MemoryRun:
 
     async def _pass(self) -> bool:
         stored = await self.cluster.applier.read(self.key)
-        bodies = await Bodies(self.cluster.records, self.cluster.settings).answers(stored.run, self.cluster.applier.at())
+        answers = Bodies(self.cluster.records, self.cluster.settings).answers()
         jobs = self.cluster.jobs.setdefault(self.key, [])
 
         def edit(run: Run, at: At) -> tuple[Run, Decided]:
-            decided = decide(run, self._world(run, tuple(jobs), bodies), at)
+            decided = decide(run, self._world(run, tuple(jobs), answers.on(run)), at)
             return decided.run, decided
 
-        applied = await self.cluster.applier.apply(self.key, edit, refresh=True)
+        applied = await self.cluster.applier.apply(self.key, edit, refresh=True, bodies=answers)
         decided = applied.answer
         if decided.spend:
             self._identity = await self.cluster.records.spend(stored.run)
