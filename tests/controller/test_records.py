@@ -1,17 +1,22 @@
-"""Records at the controller: what people's answers bring is stored only when it is taken."""
+"""Records at the controller: what people's answers bring is stored only when it is taken, and orphans are swept while it leads."""
 
 from __future__ import annotations
+
+import asyncio
+from typing import Any
 
 import pytest
 
 from stepfence.app.apply import Applier
-from stepfence.core.errors import Code, Refused
+from stepfence.app.sweep import Swept
+from stepfence.core.errors import Code, Refused, Unknown
 from stepfence.core.ledger import Begin, begin
 from stepfence.core.model import Run
 from stepfence.core.words import Settings, State
 from stepfence.stores.memory import MemoryRecordStore
 from stepfence.testing.builders import body
 from tests.controller.harness import KEY, Controller, World
+from tests.controller.test_service import Bench
 
 LARGE = {"text": "x" * 2000}
 
@@ -116,3 +121,45 @@ async def test_an_answer_that_arrives_while_the_pass_is_made_keeps_its_result(as
     result = run.ledger["pay"].result
     assert result is not None
     assert "xxx" in await world.records.get(run, result.record or "")
+
+
+class TestSweep:
+    def bench(self, sweeps: Any) -> tuple[Bench, Any]:
+        class Scripted:
+            async def sweep(self) -> Any:
+                return sweeps()
+
+        return Bench(), Scripted()
+
+    async def test_a_pass_is_counted_and_followed_soon_when_there_is_more(self) -> None:
+        for more, pause in ((False, 300), (True, 30)):
+            bench, sweeper = self.bench(lambda more=more: Swept(7, more))
+            assert await bench.service.sweep_once(sweeper, 300) == pause
+            assert bench.service._metrics.swept._value.get() == 7
+
+    async def test_a_pass_that_failed_is_tried_again_at_its_time(self) -> None:
+        def fails() -> None:
+            raise Unknown("no answer")
+
+        bench, sweeper = self.bench(fails)
+        assert await bench.service.sweep_once(sweeper, 300) == 300
+
+    async def test_a_follower_sweeps_nothing(self) -> None:
+        asked: list[int] = []
+        bench, sweeper = self.bench(lambda: asked.append(1))
+        bench.leads = False
+        task = asyncio.create_task(bench.service.sweep(sweeper, 0))
+        await asyncio.wait([task], timeout=0.01)
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        assert asked == []
+
+    async def test_the_watch_tells_the_sweeper_which_runs_have_not_moved(self, asked: Asked) -> None:
+        world, controller, _, _ = asked
+        document = world.store.document(KEY)
+        controller.cache.see_run(document)
+        uid, revision = document["metadata"]["uid"], document["metadata"]["resourceVersion"]
+        assert controller.cache.revision_of(KEY, uid) == revision
+        assert controller.cache.revision_of(KEY, "another") is None
+        assert controller.cache.revision_of(KEY._replace(name="another"), uid) is None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from stepfence.local.runner import Runner
 from stepfence.local.state import opened
 from stepfence.local.workers import WorkerRow
-from stepfence.ports import RunKey
+from stepfence.ports import RecordKind, RunKey
+from stepfence.stores.sqlite import SqliteRecordStore
 
 KEY = RunKey("support", "refund")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -36,4 +37,22 @@ async def test_a_worker_whose_keeper_never_took_it_on_has_ended(tmp_path: Path) 
         row = await state.workers.by_uid("uid-1")
         assert row is not None
         assert (row.exit_code, row.message) == (None, "its keeper could not be started")
+        await runner.close()
+
+
+async def test_records_that_no_run_refers_to_are_swept_on_the_way_and_not_all_the_time(tmp_path: Path) -> None:
+    async with opened(tmp_path / "state.db", command="stepfence local") as state:
+        run = (await state.runs.create({"metadata": {"name": KEY.name, "namespace": KEY.namespace}, "spec": {"template": {}}})).run
+        past = SqliteRecordStore(state.database, lambda: state.clock.now() - timedelta(hours=1))
+        await past.put(run, RecordKind.PAYLOAD, '"x"', "sha256:" + "0" * 64)
+        await state.records.put(run, RecordKind.PAYLOAD, '"y"', "sha256:" + "1" * 64)
+        await state.records.spend(run)
+        runner = Runner(state, "http://127.0.0.1:1")
+        for _ in range(3):
+            await runner._sweep()
+        assert len([record async for record in state.records.bodies()]) == 2
+        runner._sweep_at = float("-inf")
+        await runner._sweep()
+        assert [record.name[-16:] async for record in state.records.bodies()] == ["1" * 16]
+        assert await state.records.spend(run) == run.uid
         await runner.close()

@@ -146,6 +146,13 @@ class Applier:
                 raise
         return None
 
+    async def fence(self, stored: Stored) -> Stored:
+        """Write the run as it is under its next version, so that nothing decided on an older one takes effect any more.
+
+        Raises `Conflict` when it moved since it was read, `Refused`, `Unknown`.
+        """
+        return await self._save(self._write(stored, replace(stored.run, version=stored.run.version + 1), self.at()), urgent=False)
+
     def _decide(self, stored: Stored, edit: Edit[T], bodies: Brought | None, *, reserve: bool, refresh: bool) -> _Decided[T]:
         at = self.at()
         answer: T | Refused

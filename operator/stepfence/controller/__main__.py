@@ -17,6 +17,7 @@ import structlog
 from stepfence.app import logs
 from stepfence.app.apply import Applier
 from stepfence.app.budget import BudgetedRecordStore, ByteBudget
+from stepfence.app.sweep import Sweeper
 from stepfence.app.system import SystemClock, SystemIds
 from stepfence.controller.cache import Cache
 from stepfence.controller.certificate_keeper import CertificateKeeper, gateway_names
@@ -50,6 +51,7 @@ _STOP_SECONDS = 15.0
 @dataclass(frozen=True, slots=True)
 class _Parts:
     service: Service
+    sweeper: Sweeper
     leadership: Leadership
     cache: Cache
     health: WatchHealth
@@ -94,8 +96,8 @@ def _assemble(settings: ControllerSettings, client: KubeClient, election: KubeCl
     queue: WorkQueue[RunKey] = WorkQueue(clock.monotonic, random.random)
     cache, health, cluster = Cache(queue.add), WatchHealth(clock.monotonic), KubeCluster(client)
     budget = ByteBudget(clock, settings.write_bytes_per_second)
-    records = BudgetedRecordStore(KubeRecordStore(client), budget)
-    store = KubeRunStore(client, core)
+    bare = KubeRecordStore(client, clock.now)
+    records, store = BudgetedRecordStore(bare, budget), KubeRunStore(client, core)
     applier = Applier(store, clock, SystemIds(), core, budget=budget, observer=health.expect, remember=_REMEMBERED)
     keeper = CertificateKeeper(client, settings.pod_namespace, gateway_names(settings.pod_namespace, settings.gateway_names))
 
@@ -110,7 +112,8 @@ def _assemble(settings: ControllerSettings, client: KubeClient, election: KubeCl
     service = Service(reconciler, queue, cache, cluster, keeper, metrics, clock, leading=leadership.leads)
     leadership.on_start, leadership.on_stop = service.start_leading, service.stop_leading
     readiness = Readiness(health, _asker(client), clock.monotonic, leadership.problem)
-    return _Parts(service, leadership, cache, health, readiness, metrics)
+    sweeper = Sweeper(applier, bare, clock, revision_of=cache.revision_of, may_go_on=leadership.leads)
+    return _Parts(service, sweeper, leadership, cache, health, readiness, metrics)
 
 
 def _asker(client: KubeClient) -> Callable[[], Awaitable[None]]:
@@ -144,6 +147,7 @@ async def _lead_and_watch(settings: ControllerSettings, parts: _Parts) -> None:
         asyncio.create_task(parts.leadership.run(), name="election"),
         asyncio.create_task(service.keep_certificates(), name="certificates"),
         asyncio.create_task(service.resync(settings.resync_seconds), name="resync"),
+        asyncio.create_task(service.sweep(parts.sweeper, settings.sweep_seconds), name="sweep"),
     ]
     stopper = asyncio.create_task(_stop_in_order(stop, service, takers, others), name="stopper")
     ended = asyncio.Event()

@@ -118,6 +118,11 @@ class Cache:
         if fact is not None and not fact.gone:
             self._put(self._pods, run_uid, self._keys[run_uid], pod_uid, replace(fact, gone=True))
 
+    def revision_of(self, key: RunKey, uid: str) -> str | None:
+        """Return the newest revision of a run that a watch told of; None for a run that is not known."""
+        seen = self.runs.get(key)
+        return seen.revision if seen is not None and seen.uid == uid else None
+
     def known(self) -> Iterator[RunKey]:
         """Yield the key of every known run."""
         yield from list(self.runs)

@@ -30,6 +30,7 @@ class Metrics:
         )
         self.reconcile_errors = Counter("stepfence_reconcile_errors", "Passes that must be tried again.", ["kind"], registry=self.registry)
         self.writes = Counter("stepfence_run_writes", "Writes of AgentRuns by the controller.", registry=self.registry)
+        self.swept = Counter("stepfence_records_swept", "Records deleted because no run referred to them.", registry=self.registry)
         self.jobs_created = Counter("stepfence_jobs_created", "Workers started.", registry=self.registry)
         self.settled = Counter(
             "stepfence_settled_workers", "Holders that were over and were fenced out.", ["image"], registry=self.registry

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from stepfence.app.sweep import Sweeper
 from stepfence.controller.cache import Cache
 from stepfence.controller.certificate_keeper import CertificateKeeper
 from stepfence.controller.cluster import Cluster
@@ -23,6 +24,8 @@ _LOG = structlog.get_logger(__name__)
 _PASS_SECONDS = 60.0
 _NOT_LEADING_AGAIN = 1.0
 _CERTIFICATES_EVERY, _CERTIFICATES_AGAIN = 3600.0, 5.0
+# When a pass stopped because it had deleted enough for one.
+_SWEEP_ON = 30.0
 
 
 class Service:
@@ -144,6 +147,28 @@ class Service:
             self._cache.absent(kind, await self._cluster.labelled(kind), before)
         for key in self._cache.known():
             self._queue.add(key)
+
+    async def sweep(self, sweeper: Sweeper, seconds: float) -> None:
+        """Every so often, while leading, delete records that no run refers to, for ever."""
+        pause = seconds
+        while True:
+            await asyncio.sleep(pause)
+            pause = seconds
+            if self._leading():
+                pause = await self.sweep_once(sweeper, seconds)
+
+    async def sweep_once(self, sweeper: Sweeper, seconds: float) -> float:
+        """Do one pass; return the seconds until the next."""
+        more = False
+
+        async def sweep() -> None:
+            nonlocal more
+            swept = await sweeper.sweep()
+            self._metrics.swept.inc(swept.deleted)
+            more = swept.more
+
+        await self._tried("sweep", sweep)
+        return min(seconds, _SWEEP_ON) if more else seconds
 
     @staticmethod
     async def _tried(what: str, attempt: Callable[[], Awaitable[None]]) -> bool:

@@ -39,6 +39,8 @@ class ControllerSettings:
     workers: int = 8
     # Seconds between two looks at everything, in case a watch missed something.
     resync_seconds: float = 300.0
+    # Seconds between two looks for records that no run refers to.
+    sweep_seconds: float = 300.0
     # Seconds that a leader is believed without a renewal, that it tries to renew, and between two tries.
     election_lease_seconds: float = 15.0
     election_renew_seconds: float = 10.0

@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from stepfence.app import Bodies
+from stepfence.app.sweep import Sweeper
 from stepfence.core.decide import Decided, WorkerPlan, decide
 from stepfence.core.errors import Code, Conflict, Refused, Unknown
 from stepfence.core.model import Run
@@ -33,6 +34,7 @@ from stepfence.schema import IDENTITY_ANNOTATION
 __all__ = ["Runner"]
 
 _LOG = structlog.get_logger(__name__)
+_SWEEP_SECONDS = 300.0
 
 
 class Runner:
@@ -41,6 +43,7 @@ class Runner:
     def __init__(self, state: State, gateway: str) -> None:
         self._state, self._gateway = state, gateway
         self._bodies = Bodies(state.records, state.settings)
+        self._sweeper, self._sweep_at = Sweeper(state.applier, state.records, state.clock), float("-inf")
         self._settled: set[str] = set()
         self._told_to_go: set[str] = set()
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -68,7 +71,19 @@ class Runner:
                 _LOG.warning("pass failed", namespace=key.namespace, run=key.name, error=str(error))
                 moments.append(soon)
         await collect(self._state, self._signal)
+        await self._sweep()
         return min((moment for moment in moments if moment is not None), default=None)
+
+    async def _sweep(self) -> None:
+        """Every so often, on the way, delete records that no run refers to."""
+        now = self._state.clock.monotonic()
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + _SWEEP_SECONDS
+        try:
+            await self._sweeper.sweep()
+        except (Refused, Unknown) as error:
+            _LOG.warning("sweep will be tried again", error=str(error))
 
     async def watch_keepers(self) -> None:
         """Settle workers whose keeper is gone without a word: nothing that bears its mark is left, twice in a row, so it has ended.
