@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
+import httpx
 import pytest
 
 import stepfence
@@ -376,3 +377,17 @@ async def test_a_429_before_begin_is_waited_for_as_told(tmp_path: Path) -> None:
         assert loop.time() - before == pytest.approx(90)
         await run.finish()
     assert gateway.bodies("steps/refund/fail") == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 407, 414, 421, 451])
+@pytest.mark.parametrize("route", ["steps/refund/complete", "finish"])
+@virtual_time
+async def test_a_proxy_that_says_no_to_a_report_is_no_gateway_that_has_heard_it(status: int, route: str, tmp_path: Path) -> None:
+    gateway, perform = ScriptedGateway(PLAN), Counted()
+    gateway.on(route, *[httpx.Response(status, text="<h1>no</h1>")] * 3)
+    async with connection(gateway, tmp_path) as run:
+        assert await run.step("refund", Action.PAYMENT, {}, perform) == 1
+        await run.finish()
+    assert len(ids(gateway, route)) == 4
+    assert len(set(ids(gateway, route))) == 1
+    assert gateway.bodies("release")[0]["reason"] == "Finished"

@@ -96,6 +96,7 @@ async def test_refusals(answer: httpx.Response, code: str, tmp_path: Path) -> No
     with pytest.raises(Problem) as caught:
         await transport(tmp_path, lambda _request: answer).send("POST", "/renew", {})
     assert caught.value.body.code == code
+    assert caught.value.foreign is code.startswith("http-")
 
 
 def certificate() -> bytes:

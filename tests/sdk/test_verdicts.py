@@ -223,3 +223,33 @@ async def test_an_upsert_that_stays_in_doubt_is_left_to_the_next_worker(tmp_path
             await run.step("note", Action.UPSERT, {}, server_error)
     assert reports(gateway, "note") == ["lose"] * 6
     assert gateway.bodies("release")[0]["reason"] == "Error"
+
+
+@virtual_time
+async def test_an_error_that_cannot_be_written_is_told_by_its_class(tmp_path: Path) -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    async def breaks(payload: Any, step: Step) -> Any:
+        async with step.sending():
+            raise Broken
+
+    gateway = ScriptedGateway(PLAN)
+    gateway.on("steps/refund/begin", go(1, {}), Problem("halted"))
+    with pytest.raises(stepfence.Halted):
+        async with connection(gateway, tmp_path) as run:
+            await run.step("refund", Action.PAYMENT, {}, breaks)
+    assert gateway.bodies("steps/refund/lose")[0]["message"] == "Broken"
+
+
+@virtual_time
+async def test_a_program_cannot_say_that_an_attempt_was_not_started(tmp_path: Path) -> None:
+    async def says(payload: Any, step: Step) -> Any:
+        raise stepfence.NotApplied("never", reason="NotStarted")
+
+    gateway = ScriptedGateway(PLAN)
+    with pytest.raises(stepfence.StepFailed):
+        async with connection(gateway, tmp_path) as run:
+            await run.step("refund", Action.PAYMENT, {}, says)
+    assert gateway.bodies("steps/refund/fail")[0]["reason"] == "NotApplied"

@@ -189,8 +189,10 @@ class Calls:
                 cause: Exception = error
                 pause = max(next(delays), error.retry_after or 0.0)
             except Problem as problem:
-                # A rotated token may be read a moment too early or too late.
-                if problem.body.code != Code.UNAUTHENTICATED or now() >= rotation_until:
+                # A rotated token may be read a moment too early or too late. And what happened is told until a gateway has heard it, not
+                # a proxy in the way that says no.
+                rotated = problem.body.code == Code.UNAUTHENTICATED and now() < rotation_until
+                if not rotated and not (problem.foreign and until is None):
                     raise
                 cause, pause = problem, max(next(delays), 0.5)
             if until is not None:

@@ -37,11 +37,12 @@ class Unavailable(Exception):
 
 
 class Problem(Exception):
-    """The gateway refused (RFC 9457)."""
+    """The gateway refused (RFC 9457). `foreign`: the answer is no gateway's, so that something in the way made it."""
 
-    def __init__(self, body: ProblemBody) -> None:
+    def __init__(self, body: ProblemBody, *, foreign: bool = False) -> None:
         super().__init__(f"{body.code}: {body.detail}")
         self.body = body
+        self.foreign = foreign
 
 
 class Transport:
@@ -130,7 +131,7 @@ def _read(answer: httpx.Response) -> Any:
         raise Unavailable(detail, sent=True, retry_after=body.retry_after_seconds if body else None)
     # A proxy in the way has a limit of its own: a report is told without its result then.
     kind = Code.TOO_LARGE if answer.status_code == 413 else f"http-{answer.status_code}"
-    raise Problem(body or ProblemBody(type=kind, detail=f"HTTP {answer.status_code}"))
+    raise Problem(body or ProblemBody(type=kind, detail=f"HTTP {answer.status_code}"), foreign=body is None and answer.status_code != 413)
 
 
 def _problem(answer: httpx.Response) -> ProblemBody | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from stepfence.core.moves import NOT_STARTED
 from stepfence.core.words import Action
 from stepfence.sdk.errors import NotApplied, Stop
 from stepfence.sdk.perform import Ended, Returned
@@ -80,8 +81,10 @@ def judge(ended: Ended, step: Step, *, marked: bool, overdue: bool = False, harm
     if isinstance(error, NotApplied):
         objection = "" if harmless else sends.objection(error)
         if objection:
-            return Lose(_reason(error.reason), _clean(f"{error} (in doubt: {objection})"), ended.error)
-        return Fail(error.reason, _clean(error), error.final, error.retry_after, ended.error)
+            return Lose(_reason(error.reason), _clean(f"{_clean(error)} (in doubt: {objection})"), ended.error)
+        # `NotStarted` uses up no attempt: that is for us to say.
+        reason = error.reason if error.reason != NOT_STARTED else NotApplied.reason
+        return Fail(reason, _clean(error), error.final, error.retry_after, ended.error)
     stopped = overdue and isinstance(error, asyncio.CancelledError)
     reason = "DeadlineExceeded" if stopped else _reason(type(error).__name__)
     message = f"stopped at its deadline: {step.id}" if stopped else _clean(error)
@@ -122,7 +125,11 @@ def _reason(said: str) -> str:
 
 
 def _clean(error: BaseException | str) -> str:
-    return _text(_QUERY.sub("?…", str(error)))[:_MESSAGE_CHARACTERS]
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001  (the program's own code, in which anything may go wrong: the report must not be lost for it)
+        said = type(error).__name__
+    return _text(_QUERY.sub("?…", said))[:_MESSAGE_CHARACTERS]
 
 
 def _text(said: str) -> str:
