@@ -4,48 +4,65 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 
 import rfc8785
 
 from stepfence.core.errors import Code, Refused
+from stepfence.core.nesting import DEEPEST, Json, deeper_than
 
 __all__ = ["Json", "canonical", "digest", "fresh_id", "parse", "step_key"]
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-
 _ALPHABET = "abcdefghjkmnpqrstvwxyz23456789"  # no vowels but a and e, no look-alikes: people type these
-
-
-# Stands for a whole number that RFC 8785 does not take, until its digits are put back. No text of a user may look like it.
-_MARK = "\ue000whole:"
-_MARKED = re.compile(f'"{_MARK}(-?[0-9]+)"')
-_EXACT = 2**53
+# Every Python reads 640 digits, however its limit is set. What one process could write and another not read must not be stored.
+_TOO_LARGE = 10**640
 
 
 def canonical(value: Json, *, field: str = "value") -> str:
-    """Return RFC 8785 text of `value`; raise `Refused(BAD_REQUEST)` naming `field` for what JSON cannot carry.
+    """Return RFC 8785 text of `value`; raise `Refused(BAD_REQUEST)` naming `field` for what JSON cannot carry, and beyond 64 levels.
 
     Whole numbers of 2^53 and more, which RFC 8785 leaves out, are written with all their digits: providers name things by 64-bit numbers,
     and a result that cannot be recorded would halt the run.
     """
     try:
-        try:
-            return rfc8785.dumps(value).decode()
-        except rfc8785.IntegerDomainError:
-            return _MARKED.sub(r"\1", rfc8785.dumps(_mark(value)).decode())
-    except (rfc8785.CanonicalizationError, UnicodeError, RecursionError, ValueError) as error:
+        text = rfc8785.dumps(value).decode()
+        # Counting is quick, and most values have fewer brackets than they may have levels.
+        deep = text.count("[") + text.count("{") > DEEPEST and deeper_than(value, DEEPEST)
+    except (ValueError, RecursionError):  # a large whole number; whatever else is wrong is found again
+        text, deep = "", deeper_than(value, DEEPEST)
+    if deep:
+        raise Refused(Code.BAD_REQUEST, f"{field} is nested deeper than {DEEPEST} levels", field=field)
+    return text or _exact(value, field)
+
+
+def _exact(value: Json, field: str) -> str:
+    try:
+        return _written(value)
+    except (ValueError, RecursionError) as error:
         raise Refused(Code.BAD_REQUEST, f"{field} is no JSON that RFC 8785 can carry: {error}", field=field) from error
 
 
-def _mark(value: Json) -> Json:
+def _written(value: Json) -> str:
+    """Return the text of a value as RFC 8785 orders it, with every whole number in full."""
     if isinstance(value, dict):
-        return {name: _mark(item) for name, item in value.items()}
+        names = sorted(value, key=_utf16)
+        return "{" + ",".join([f"{_leaf(name)}:{_written(value[name])}" for name in names]) + "}"
     if isinstance(value, list | tuple):
-        return [_mark(item) for item in value]
-    if isinstance(value, str) and value.startswith(_MARK):
-        raise ValueError("a text that looks like our mark for whole numbers")
-    return f"{_MARK}{value}" if isinstance(value, int) and abs(value) >= _EXACT else value
+        return "[" + ",".join([_written(item) for item in value]) + "]"
+    return _leaf(value)
+
+
+def _utf16(name: str) -> bytes:
+    if not isinstance(name, str):
+        raise ValueError("names of members must be strings")  # noqa: TRY004  (what JSON cannot carry is one kind of error)
+    return name.encode("utf-16be")
+
+
+def _leaf(value: Json) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) >= _TOO_LARGE:
+            raise ValueError("a whole number of more than 640 digits")
+        return int.__repr__(value)
+    return rfc8785.dumps(value).decode()
 
 
 def parse(text: str) -> Json:

@@ -81,7 +81,7 @@ def _spec(spec: Object, settings: Settings) -> RunSpec:
         run_id=spec.get("runID"),
         input=text,
         steps=None if plan is None else tuple(effective(step_request(step)) for step in plan["steps"]),
-        template_hash=hashlib.sha256(canonical(template).encode()).hexdigest()[:16] if template else "",
+        template_hash=hashlib.sha256(canonical(template, field="spec.template").encode()).hexdigest()[:16] if template else "",
         image=_image(template or {}),
         backoff_limit=spec.get("backoffLimit", 6),
         active_deadline=spec.get("activeDeadlineSeconds"),
