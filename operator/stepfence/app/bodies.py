@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+import structlog
+
 from stepfence.core import records as rules
 from stepfence.core.canonical import Json, canonical, digest, parse
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Body, Run
+from stepfence.core.nesting import DEEPEST, deeper_than
 from stepfence.core.words import Settings
 from stepfence.ports import RecordKind, RecordStore
 from stepfence.schema import record_name
 
 __all__ = ["Answers", "Bodies", "Brought", "Payload", "Result"]
+
+_LOG = structlog.get_logger(__name__)
 
 
 class Brought:
@@ -172,3 +177,35 @@ class Bodies:
         if brought is not None and brought.text is not None and brought.digest == body.digest:
             return parse(brought.text)
         return parse(body.text if body.text is not None else await self._records.get(run, body.record or ""))
+
+    async def recall(self, run: Run, body: Body) -> tuple[Body, Json]:
+        """Return a recorded result and its value; one that is lost or damaged as one that is not stored, like what was too large.
+
+        For nobody could ever claim a run again whose answer needs what is not there, and nobody would be told why. As it is, the step stays
+        Done, and only a worker that needs its result is told, by name, that there is none. Raises `Unknown`, and `Refused` where waiting
+        helps.
+        """
+        if not body.stored:
+            return body, None
+        try:
+            text = body.text if body.text is not None else await self._records.get(run, body.record or "")
+            value = _value(text, body.digest)
+        except (ValueError, RecursionError) as error:
+            why = str(error)
+        except Refused as refused:
+            if refused.retry_after is not None:
+                raise
+            why = refused.detail
+        else:
+            return body, value
+        _LOG.warning("result cannot be read", namespace=run.namespace, run=run.name, digest=body.digest, why=why)
+        return Body(body.digest, body.size), None
+
+
+def _value(text: str, told: str) -> Json:
+    if digest(text) != told:
+        raise ValueError("it does not have its digest")
+    value = parse(text)
+    if deeper_than(value, DEEPEST):
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    return value

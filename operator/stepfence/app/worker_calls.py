@@ -11,6 +11,7 @@ from datetime import datetime
 
 from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
 from stepfence.app.bodies import Bodies, Brought, Result
+from stepfence.app.recorded import Recorded
 from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, Standing, StepView, Stop
 from stepfence.core import fencing, ledger, lifecycle, plan, reports
 from stepfence.core.canonical import Json
@@ -79,25 +80,33 @@ class WorkerCalls:
         return known is not None and fencing.vouches(known.run, caller.pod_uid)
 
     async def claim(self, caller: Caller, key: RunKey, request_id: str) -> ClaimView:
-        """Take the run for the calling pod, which must be the pod of the run's current worker."""
-        identity = await self._gate.worker_of(caller)
+        """Take the run for the calling pod, which must be the pod of the run's current worker.
+
+        What the answer needs is read first: a claim that cannot be answered changes nothing.
+        """
+        identity, recorded = await self._gate.worker_of(caller), Recorded(self._bodies)
         for _ in range(_CLAIM_TRIES):
             stored = await self._applier.read(key)
             run = stored.run
             if identity is None or identity.run_uid != run.uid or run.worker is None or identity.job != run.worker.job:
                 raise Refused(Code.FORBIDDEN, "this pod is not the run's current worker")
+            if run.spec.problems:  # it began under other limits: no worker may take what is left of its input for the whole
+                raise Refused(Code.BAD_REQUEST, "; ".join(run.spec.problems), field="spec")
             claim = fencing.Claim(caller.pod, caller.pod_uid, request_id, self._settings.lease)
             edit = _claiming(claim, run.holder, await self._gate.holder(run))
+            edit(run, self._applier.at())  # who waits for an older pod asks often: nothing is read for an answer that will be no
+            await recorded.gather(run)
             try:
                 applied = await self._applier.apply(key, edit)
             except Conflict:
                 continue
-            return await self._claim_view(applied.stored)
+            # What was reported meanwhile too: should it be out of reach now, a repeat of this claim is answered, under the same token.
+            await recorded.gather(applied.stored.run)
+            return await self._claim_view(applied.stored, recorded)
         raise Conflict("the run is being claimed by others")
 
-    async def _claim_view(self, stored: Stored) -> ClaimView:
+    async def _claim_view(self, stored: Stored, recorded: Recorded) -> ClaimView:
         run, at = stored.run, self._applier.at()
-        views = {step: StepView(entry, await self._bodies.read(run, entry.result)) for step, entry in run.ledger.items()}
         return ClaimView(
             token=run.token,
             run_id=run.identity,
@@ -107,7 +116,7 @@ class WorkerCalls:
             phase=phase_of(run, at).value,
             input=await self._bodies.read(run, Body("", 0, run.spec.input)) if run.spec.input is not None else None,
             plan=run.plan,
-            ledger=views,
+            ledger={step: recorded.view(entry) for step, entry in run.ledger.items()},
             lease_seconds=self._settings.lease,
             margin_seconds=self._settings.margin,
             remaining=self._remaining(stored),
