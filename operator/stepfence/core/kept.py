@@ -19,8 +19,8 @@ NOT_KEPT = "stepfence.dev/not-kept"
 CUT = "…"
 DEEPEST = 32
 _WHY_CHARACTERS = 512
-# Python writes at most 4300 digits.
-_LONGEST_NUMBER = 14_000  # bits
+# Of 640 digits, which is as much as `canonical` takes.
+_LONGEST_NUMBER = 2_126  # bits
 _NO_NUMBER = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
@@ -57,7 +57,7 @@ def escaped(value: Json, depth: int = 0) -> Json:
     r"""Return `value` in a form that JSON can carry.
 
     Characters that are no Unicode are written as `\udce9`, numbers that are none as `NaN`, `Infinity` and `-Infinity`, and what lies deeper
-    than DEEPEST levels as `…`. Whole numbers of more than 4000 digits are written in hex, as text.
+    than DEEPEST levels as `…`. Whole numbers of more than 640 digits are written in hex, as text.
     """
     if isinstance(value, str):
         return _text(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["DEEPEST", "READ_DEPTH", "Json", "cut", "deeper_than", "read", "read_cut"]
@@ -65,8 +66,11 @@ def deeper_than(value: Any, most: int) -> bool:
     return bool(level)
 
 
-def cut(text: str, most: int) -> str:
-    """Return a JSON text in which every container below `most` levels is a string that holds its text. Takes time linear in its length."""
+def cut(text: str, most: int, instead: Callable[[str], str] = json.dumps) -> str:
+    """Return a JSON text in which every container below `most` levels is a string that holds its text, or what stands `instead` of it.
+
+    Takes time linear in the length of the text, whatever it is.
+    """
     pieces, kept, start, depth = [], 0, 0, 0
     for found in _TOKEN.finditer(text):
         first = text[found.start()]
@@ -76,10 +80,10 @@ def cut(text: str, most: int) -> str:
                 start = found.start()
         elif first in "]}":
             if depth == most + 1:
-                pieces += [text[kept:start], json.dumps(text[start : found.end()])]
+                pieces += [text[kept:start], instead(text[start : found.end()])]
                 kept = found.end()
             depth -= 1
     if depth > most:  # it is not closed, so it is no JSON either way
-        pieces += [text[kept:start], json.dumps(text[start:])]
+        pieces += [text[kept:start], instead(text[start:])]
         kept = len(text)
     return "".join([*pieces, text[kept:]])

@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 
 from stepfence.app import WorkerCalls
 from stepfence.core.errors import Code, Refused
+from stepfence.core.nesting import read
 from stepfence.gateway import problems
 from stepfence.gateway.mending import parse_report
 from stepfence.ports import Caller, RunKey, WorkerGate
@@ -145,6 +146,10 @@ class _Bounded(Request):
                 chunks.append(chunk)
             self._whole = b"".join(chunks)
         return self._whole
+
+    async def json(self) -> Any:
+        """Return the value of the body, whatever its form: what cannot be kept is refused by its field."""
+        return read(await self.body())
 
 
 class _Report(_Bounded):

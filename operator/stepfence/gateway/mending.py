@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from stepfence.core import nesting
 from stepfence.core.kept import CUT, DEEPEST, not_kept
 
 __all__ = [
@@ -42,8 +43,6 @@ MESSAGE_CHARACTERS = 1024
 NO_REASON = "Unspecified"
 _LARGEST = 2**53 - 1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Texts too, for a bracket in one is none.
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _DIGITS = re.compile(r"[0-9]{1,16}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -184,17 +183,7 @@ def _whole(digits: str) -> int | float:
 
 def _shallow(text: str) -> Any:
     """Read a report that nests deeper than Python reads: of its result what lies not too deep."""
-    kept, depth, start = [], 0, 0
-    for token in _BRACKETS.finditer(text):
-        if token.group() in ("[", "{"):
-            depth += 1
-            if depth == DEEPEST + 1:
-                kept += [text[start : token.start()], json.dumps(CUT)]
-        elif token.group() in ("]", "}"):
-            if depth == DEEPEST + 1:
-                start = token.end()
-            depth -= 1
-    read = _read("".join(kept) + text[start:])
+    read = _read(nesting.cut(text, DEEPEST, lambda _: json.dumps(CUT)))
     if isinstance(read, dict) and "result" in read:
         read["result"] = not_kept(read["result"], "the result nests too deep")
     return read
