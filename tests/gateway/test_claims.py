@@ -78,6 +78,20 @@ async def test_a_result_that_is_lost_is_told_as_not_stored_and_the_run_goes_on(t
         assert (await pod.post("/steps/refund/begin", payload=None)).json()["outcome"] == "Go"
 
 
+async def test_a_lost_result_is_told_as_not_stored_in_every_answer() -> None:
+    async with gateway() as world:
+        pod = await done(world)
+        world.cluster.records._bodies.clear()
+        for answer in (
+            await pod.post("/steps/lookup/begin", payload=None),
+            await pod.post("/steps/lookup/probe", attempt=1, verdict="Happened", asOf="2026-01-02T03:04:05Z", result=None),
+        ):
+            told = answer.json()
+            assert (told["outcome"], told["result"], told["resultStored"]) == ("Done", None, False)
+            assert told["resultDigest"] == digest(canonical(LARGE))
+        assert code(await pod.get("/steps/lookup/result")) == "not-found"
+
+
 async def test_a_result_that_comes_back_is_told_again() -> None:
     async with gateway() as world:
         pod = await done(world)

@@ -178,15 +178,17 @@ class Bodies:
             return parse(brought.text)
         return parse(body.text if body.text is not None else await self._records.get(run, body.record or ""))
 
-    async def recall(self, run: Run, body: Body) -> tuple[Body, Json]:
+    async def recall(self, run: Run, body: Body, brought: Body | None = None) -> tuple[Body, Json]:
         """Return a recorded result and its value; one that is lost or damaged as one that is not stored, like what was too large.
 
         For nobody could ever claim a run again whose answer needs what is not there, and nobody would be told why. As it is, the step stays
-        Done, and only a worker that needs its result is told, by name, that there is none. Raises `Unknown`, and `Refused` where waiting
-        helps.
+        Done, and only a worker that needs its result is told, by name, that there is none. `brought`: a body at hand that may be the same.
+        Raises `Unknown`, and `Refused` where waiting helps.
         """
         if not body.stored:
             return body, None
+        if brought is not None and brought.text is not None and brought.digest == body.digest:
+            return body, parse(brought.text)
         try:
             text = body.text if body.text is not None else await self._records.get(run, body.record or "")
             value = _value(text, body.digest)

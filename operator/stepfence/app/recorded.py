@@ -9,7 +9,7 @@ from stepfence.app.views import StepView
 from stepfence.core.canonical import Json
 from stepfence.core.model import Body, Entry, Run
 
-__all__ = ["Recorded"]
+__all__ = ["Recorded", "told"]
 
 
 class Recorded:
@@ -27,7 +27,13 @@ class Recorded:
 
     def view(self, entry: Entry) -> StepView:
         """Return the entry with its result, of a run whose results were gathered."""
-        if entry.result is None:
-            return StepView(entry)
-        body, value = self._read[entry.result]
-        return StepView(replace(entry, result=body), value)
+        return StepView(entry) if entry.result is None else _view(entry, *self._read[entry.result])
+
+
+async def told(bodies: Bodies, run: Run, entry: Entry, brought: Body | None = None) -> StepView:
+    """Return one entry with its result. `brought`: a body at hand that may be the same. Raises what `Bodies.recall` raises."""
+    return StepView(entry) if entry.result is None else _view(entry, *await bodies.recall(run, entry.result, brought))
+
+
+def _view(entry: Entry, body: Body, value: Json) -> StepView:
+    return StepView(replace(entry, result=body), value)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
 from stepfence.app.bodies import Bodies, Brought, Result
-from stepfence.app.recorded import Recorded
+from stepfence.app.recorded import Recorded, told
 from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, Standing, StepView, Stop
 from stepfence.core import fencing, ledger, lifecycle, plan, reports
 from stepfence.core.canonical import Json
@@ -158,7 +158,7 @@ class WorkerCalls:
         recorded = entry.payload
         return BeginView(
             outcome=answer.outcome.value,
-            step=StepView(entry, await self._bodies.read(run, entry.result)),
+            step=await told(self._bodies, run, entry),
             key=entry.key,
             attempt=entry.attempt,
             payload=await self._bodies.read(run, recorded if recorded is not None and recorded.stored else brought, brought),
@@ -250,7 +250,7 @@ class WorkerCalls:
     async def _settle(self, call: Call, edit: Edit[Entry], brought: Result | None = None) -> StepView:
         applied = await self._write(call, edit, urgent=True, bodies=brought)
         at_hand = None if brought is None else brought.whole
-        return StepView(applied.answer, await self._bodies.read(applied.stored.run, applied.answer.result, at_hand))
+        return await told(self._bodies, applied.stored.run, applied.answer, at_hand)
 
     async def renew(self, call: Call) -> Stop | None:
         """Renew the lease of an idle worker, outside the hot object while its Job stands; answer why it must stop, if it must."""
@@ -333,9 +333,11 @@ class WorkerCalls:
         if run.holder is None or run.holder.pod_uid != caller.pod_uid:
             raise Refused(Code.FORBIDDEN, "this pod does not hold the run")
         entry = run.ledger.get(step)
-        if entry is None or entry.state is not State.DONE or entry.result is None or not entry.result.stored:
-            raise Refused(Code.NOT_FOUND, f"step {step!r} has no stored result")
-        return ResultView(await self._bodies.read(run, entry.result), entry.result.digest, entry.result.size)
+        if entry is not None and entry.state is State.DONE and entry.result is not None:
+            body, value = await self._bodies.recall(run, entry.result)
+            if body.stored:
+                return ResultView(value, body.digest, body.size)
+        raise Refused(Code.NOT_FOUND, f"step {step!r} has no stored result")
 
     async def _write(
         self, call: Call, edit: Edit[T], *, urgent: bool = False, reserve: bool = False, bodies: Brought | None = None
