@@ -26,7 +26,7 @@ def decode(manifest: Object, settings: Settings | None = None) -> Run:
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     try:
         return _run(metadata, spec, status, settings or Settings())
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise Refused(Code.BAD_REQUEST, f"this AgentRun cannot be read: {error!r}", field="status") from error
 
 

@@ -69,7 +69,7 @@ class KubeRunStore:
             run=decode(document, self._settings),
             revision=metadata["resourceVersion"],
             raw=document.get("status") or {},
-            base_bytes=len(json.dumps(rest, ensure_ascii=False, separators=(",", ":")).encode()),
+            base_bytes=len(json.dumps(rest, ensure_ascii=False, separators=(",", ":")).encode(errors="surrogatepass")),
         )
 
 

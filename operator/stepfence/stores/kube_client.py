@@ -7,7 +7,6 @@ stores hand over a document and read one. What is left to us is which answers me
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from stepfence.core.errors import Code, Refused, Unknown
+from stepfence.core.nesting import read
 
 __all__ = ["APPLY", "JSON", "MERGE", "METADATA", "METADATA_LIST", "KubeClient", "Reply", "connect", "kube_path", "refusal"]
 
@@ -38,7 +38,7 @@ _POOL = 64
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer of the API server; `body` is empty when it was no JSON object. `retry_after` in seconds."""
+    """One answer of the API server; of a failure that was told by no JSON object, `body` has the start. `retry_after` in seconds."""
 
     status: int
     body: Mapping[str, Any] = field(repr=False)
@@ -126,7 +126,12 @@ class KubeClient:
                 text = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unknown(f"{method} {path}: {type(error).__name__}: {error}") from error
-        return Reply(answer.status, _document(text), _seconds(answer.headers.get("Retry-After")))
+        body = _document(text)
+        if body is None and 200 <= answer.status < 300:
+            raise Unknown(f"{method} {path}: HTTP {answer.status} with an answer that is no JSON object")
+        # A proxy's page, or the API server's plain text.
+        told = {"message": text[:200].decode(errors="replace")} if body is None else body
+        return Reply(answer.status, told, _seconds(answer.headers.get("Retry-After")))
 
 
 async def connect(field_manager: str, *, seconds: float = _CALL_SECONDS, pool: int = _POOL) -> KubeClient:
@@ -171,13 +176,13 @@ def refusal(reply: Reply, what: str) -> Refused | Unknown:
     return Unknown(f"{what}: HTTP {reply.status}: {reply.message}")
 
 
-def _document(text: bytes) -> Mapping[str, Any]:
+def _document(text: bytes) -> Mapping[str, Any] | None:
     try:
-        body = json.loads(text)
+        # One object that is nested too deep must not end the program that reads it: what is too deep of it is found so, by its field.
+        body = read(text)
     except ValueError:
-        # A proxy's page, or the API server's plain text.
-        return {"message": text[:200].decode(errors="replace")}
-    return body if isinstance(body, dict) else {}
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def _seconds(header: str | None) -> float | None:
