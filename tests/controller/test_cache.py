@@ -117,3 +117,11 @@ def test_a_job_is_not_believed(cache: Cache, document: dict[str, Any]) -> None:
 def test_metrics_know_since_when_people_are_asked(cache: Cache) -> None:
     cache.see_run(run(phase="NeedsReconciliation", questions={"pay.x": {"since": NOW}}))
     assert len(cache.runs[KEY].asked) == 1
+
+
+@pytest.mark.parametrize(
+    "questions", [{"pay.x": {"since": "yesterday"}}, {"pay.x": "a text"}, ["pay.x"]], ids=["a time", "an entry", "a list"]
+)
+def test_a_run_whose_questions_cannot_be_read_is_seen_all_the_same(cache: Cache, woken: list[RunKey], questions: Any) -> None:
+    cache.see_run(run(phase="Running", questions=questions))
+    assert (cache.runs[KEY].phase, cache.runs[KEY].asked, woken) == ("Running", (), [KEY])

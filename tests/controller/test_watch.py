@@ -31,7 +31,7 @@ def test_kopf_writes_nothing_and_lists_only_what_is_ours() -> None:
 
 
 def test_only_event_handlers_are_registered() -> None:
-    registry = watch_registry(Cache(lambda _: None), WatchHealth(FakeClock().monotonic))
+    registry = watch_registry(Cache(lambda _: None), WatchHealth(FakeClock().monotonic), lambda _: None)
     assert isinstance(registry, kopf.OperatorRegistry)
     assert len(registry._watching.get_all_handlers()) == 3
     assert not registry._changing.get_all_handlers()

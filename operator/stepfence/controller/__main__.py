@@ -30,6 +30,7 @@ from stepfence.controller.metrics import Metrics
 from stepfence.controller.reconcile import Reconciler
 from stepfence.controller.service import Service
 from stepfence.controller.settings import ControllerSettings
+from stepfence.controller.stream import CUT
 from stepfence.controller.watch import kopf_settings, watch_registry
 from stepfence.controller.workqueue import WorkQueue
 from stepfence.core.errors import Refused, Unknown
@@ -156,7 +157,7 @@ async def _lead_and_watch(settings: ControllerSettings, parts: _Parts) -> None:
         task.add_done_callback(lambda _: stop.set())
     ours = asyncio.all_tasks()
     watches = await kopf.spawn_tasks(
-        registry=watch_registry(parts.cache, parts.health),
+        registry=watch_registry(parts.cache, parts.health, _teller(parts)),
         settings=kopf_settings(parts.health),
         clusterwide=True,
         standalone=True,
@@ -176,6 +177,15 @@ async def _lead_and_watch(settings: ControllerSettings, parts: _Parts) -> None:
     for task in [*takers, *others]:
         if not task.cancelled() and task.exception() is not None:
             raise RuntimeError(f"{task.get_name()} ended") from task.exception()
+
+
+def _teller(parts: _Parts) -> Callable[[str], None]:
+    def told(kind: str) -> None:
+        parts.metrics.watch_troubles.labels(kind).inc()
+        if kind != CUT:
+            parts.health.failed()
+
+    return told
 
 
 async def _stop_in_order(stop: asyncio.Event, service: Service, takers: list[asyncio.Task[None]], others: list[asyncio.Task[None]]) -> None:

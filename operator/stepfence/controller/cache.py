@@ -51,8 +51,7 @@ class Cache:
             if known is not None and known.uid == metadata["uid"]:
                 del self.runs[key]
         else:
-            asked = tuple(parse_time(item["since"]) for item in (status.get("questions") or {}).values() if "since" in item)
-            self.runs[key] = RunSeen(metadata["uid"], metadata["resourceVersion"], status.get("phase") or "Pending", asked)
+            self.runs[key] = RunSeen(metadata["uid"], metadata["resourceVersion"], str(status.get("phase") or "Pending"), _asked(status))
         self._wake(key)
 
     def see_job(self, document: Object, *, deleted: bool = False) -> None:
@@ -126,6 +125,13 @@ class Cache:
     def known(self) -> Iterator[RunKey]:
         """Yield the key of every known run."""
         yield from list(self.runs)
+
+
+def _asked(status: Object) -> tuple[datetime, ...]:
+    try:
+        return tuple(parse_time(item["since"]) for item in (status.get("questions") or {}).values() if "since" in item)
+    except (ValueError, TypeError, AttributeError):
+        return ()  # of another version, or written by hand: the pass over the run says what is wrong with it
 
 
 def _run_of(document: Object) -> tuple[str | None, RunKey | None]:

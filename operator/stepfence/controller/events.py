@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from stepfence.controller.cluster import Cluster
 from stepfence.core.errors import Refused, Unknown
-from stepfence.core.model import Run
 from stepfence.core.notices import Notice
 from stepfence.schema import GROUP, VERSION
 
-__all__ = ["EventSink", "event_object"]
+__all__ = ["EventSink", "Unread", "event_object"]
 
 _LOG = structlog.get_logger(__name__)
 _NOTE = 1024
@@ -26,7 +26,33 @@ _REASON = 128
 _NAME_RUN = 200
 
 
-def event_object(run: Run, notice: Notice, place: int, now: datetime, instance: str) -> dict[str, Any]:
+class Subject(Protocol):
+    """What an Event is about: a run, or as much as is known of one."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A run that cannot be read, so that only its names are known."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int = 0
+
+
+def event_object(run: Subject, notice: Notice, place: int, now: datetime, instance: str) -> dict[str, Any]:
     """Return the Event of a notice in its place of the story about that version of a run. Names sort as the story goes."""
     told = hashlib.sha256(f"{run.uid}\n{notice.reason}\n{notice.message}".encode()).hexdigest()[:10]
     note = notice.message if len(notice.message.encode()) <= _NOTE else notice.message.encode()[: _NOTE - 3].decode(errors="ignore") + "..."
@@ -57,7 +83,7 @@ class EventSink:
     def __init__(self, cluster: Cluster, instance: str) -> None:
         self._cluster, self._instance = cluster, instance
 
-    async def tell(self, run: Run, story: Iterable[Notice], now: datetime) -> None:
+    async def tell(self, run: Subject, story: Iterable[Notice], now: datetime) -> None:
         """Post the Events of a story about that version of a run, in order."""
         for place, notice in enumerate(story):
             try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -39,6 +39,10 @@ class Metrics:
             "stepfence_steps_unknown", "Steps whose outcome became unknown.", ["action", "image"], registry=self.registry
         )
         self.worker_ends = Counter("stepfence_worker_ends", "Workers that ended.", ["reason", "image"], registry=self.registry)
+        self.watch_troubles = Counter(
+            "stepfence_watch_troubles", "What the watches could not read as it is.", ["kind"], registry=self.registry
+        )
+        self.unreadable = Gauge("stepfence_unreadable_runs", "Runs that cannot be read: nothing is done for them.", registry=self.registry)
         self.registry.register(_State(cache, now, leading, depth))
 
     def passed(self, before: Run, after: Run, *, wrote: bool) -> None:

@@ -12,7 +12,7 @@ from stepfence.app.apply import Applied, Applier
 from stepfence.app.bodies import Bodies
 from stepfence.controller.cache import Cache
 from stepfence.controller.cluster import Cluster, NotCreated
-from stepfence.controller.events import EventSink
+from stepfence.controller.events import EventSink, Unread
 from stepfence.controller.facts import job_fact
 from stepfence.controller.gather import Gatherer, Refusal
 from stepfence.controller.jobs import Injection, build_job
@@ -20,7 +20,7 @@ from stepfence.controller.metrics import Metrics
 from stepfence.core.decide import Decided, WorkerPlan, decide
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
-from stepfence.core.notices import notices
+from stepfence.core.notices import Notice, notices
 from stepfence.core.words import At
 from stepfence.core.world import World
 from stepfence.ports import RecordStore, RunKey, Stored
@@ -65,11 +65,13 @@ class Reconciler:
         self._bodies = Bodies(records, applier.settings)
         self._refusals: dict[RunKey, Refusal] = {}
         self._told: dict[RunKey, _Told] = {}
+        self._unreadable: set[RunKey] = set()
 
     def forget(self, key: RunKey) -> None:
         """Drop what is remembered of a run."""
         self._refusals.pop(key, None)
         self._told.pop(key, None)
+        self._mark_unreadable(key, False)
 
     async def reconcile(self, key: RunKey) -> datetime | None:
         """Do one pass and return when time alone calls for the next.
@@ -79,10 +81,13 @@ class Reconciler:
         try:
             seen = await self._applier.read(key)
         except Refused as refused:
+            if refused.code is Code.BAD_REQUEST:
+                await self._tell_unreadable(key, refused)
             if refused.code is not Code.NOT_FOUND:
                 raise
             self.forget(key)
             return None
+        self._mark_unreadable(key, False)
         world = await self._gatherer.world(seen.run, self._refusals.get(key), self._applier.at())
         seen, world = await self._before_the_first(seen, world)
         self._require_lead()
@@ -94,6 +99,18 @@ class Reconciler:
             raise Again("the worker is not started yet")
         self._cache.sweep(run.uid, frozenset((*world.jobs, *world.pods)))
         return decided.wake_at
+
+    async def _tell_unreadable(self, key: RunKey, refused: Refused) -> None:
+        """Post that nothing is done for a run, and count it: who looks at the run has no other way to see that."""
+        self._mark_unreadable(key, True)
+        seen = self._cache.runs.get(key)
+        if seen is not None and self._leading():
+            notice = Notice("Warning", "Unreadable", f"{refused.detail}: nothing is done for this run before it can be read")
+            await self._events.tell(Unread(key.namespace, key.name, seen.uid), (notice,), self._applier.at().now)
+
+    def _mark_unreadable(self, key: RunKey, unreadable: bool) -> None:
+        (self._unreadable.add if unreadable else self._unreadable.discard)(key)
+        self._metrics.unreadable.set(len(self._unreadable))
 
     def _require_lead(self) -> None:
         if not self._leading():

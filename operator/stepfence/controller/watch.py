@@ -15,6 +15,7 @@ import kopf
 from stepfence.controller.cache import Cache
 from stepfence.controller.health import WatchHealth
 from stepfence.controller.jobs import MANAGED_BY
+from stepfence.controller.stream import Sessions
 from stepfence.schema import GROUP, PLURAL, VERSION
 
 __all__ = ["EndlessBackoffs", "kopf_settings", "watch_registry"]
@@ -48,6 +49,8 @@ def kopf_settings(health: WatchHealth, exit_seconds: float = 10.0) -> kopf.Opera
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.inactivity_timeout = 70
+    # Before a list of everything: whatever made the last watch end may be there again at once.
+    settings.watching.reconnect_backoff = 1.0
     settings.watching.chunk_size = 500
     settings.watching.label_selectors["batch", "v1", "jobs"] = _OURS
     settings.watching.label_selectors["", "v1", "pods"] = _OURS
@@ -59,10 +62,10 @@ def kopf_settings(health: WatchHealth, exit_seconds: float = 10.0) -> kopf.Opera
     return settings
 
 
-def watch_registry(cache: Cache, health: WatchHealth) -> kopf.OperatorRegistry:
-    """Return the handlers: AgentRuns, and the Jobs and pods that carry our label."""
+def watch_registry(cache: Cache, health: WatchHealth, told: Callable[[str], None]) -> kopf.OperatorRegistry:
+    """Return the handlers: AgentRuns, and the Jobs and pods that carry our label. `told` hears what was wrong with what was read."""
     registry = kopf.OperatorRegistry()
-    labels = dict([MANAGED_BY])
+    labels, sessions = dict([MANAGED_BY]), Sessions(told)
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def run(event: Mapping[str, Any], **_: Any) -> None:
@@ -78,8 +81,9 @@ def watch_registry(cache: Cache, health: WatchHealth) -> kopf.OperatorRegistry:
         cache.see_pod(event["object"], deleted=event["type"] == _DELETED)
 
     @kopf.on.login(registry=registry)
-    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
         named = bool(os.environ.get("KUBECONFIG"))
-        return kopf.login_with_kubeconfig(**kwargs) if named else kopf.login_with_service_account(**kwargs)
+        info = kopf.login_with_kubeconfig(**kwargs) if named else kopf.login_with_service_account(**kwargs)
+        return None if info is None else sessions.of(info)
 
     return registry
