@@ -83,10 +83,10 @@ def test_a_run_of_any_depth_ends_by_name_and_the_others_go_on_in_the_watch_and_a
     for name in ("listed", "watched"):
         ending = status(cluster, name)
         assert (ending["outcome"], ending["reason"]) == ("Failed", "InvalidSpec")
-        assert ending["message"] == "spec.input is nested deeper than 64 levels"
+        assert ending["message"] == "spec.input: nested deeper than 64 levels"
         assert "worker" not in ending
     told = cluster.kubectl("get", "events", "--field-selector", "involvedObject.name=watched", "-o", "jsonpath={.items[*].message}")
-    assert "spec.input is nested deeper than 64 levels" in told
+    assert "spec.input: nested deeper than 64 levels" in told
     # And when all of them are there before it starts.
     create(cluster, run("new"))
     with ControllerProcess("two", tmp_path, kubeconfig) as two:

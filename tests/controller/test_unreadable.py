@@ -34,9 +34,9 @@ async def test_an_input_that_is_nested_too_deep_ends_the_run_by_name_before_a_po
     world.create(input={"order": nested(100)})
     await Controller(world).settle()
     run = await world.run()
-    assert (run.outcome, run.reason, run.message) == ("Failed", "InvalidSpec", "spec.input is nested deeper than 64 levels")
+    assert (run.outcome, run.reason, run.message) == ("Failed", "InvalidSpec", "spec.input: nested deeper than 64 levels")
     assert world.cluster.made == []
-    assert any("spec.input is nested deeper" in event["note"] for event in world.cluster.events)
+    assert any("spec.input: nested deeper" in event["note"] for event in world.cluster.events)
 
 
 async def test_an_answer_that_is_nested_too_deep_is_refused_by_name_and_asked_for_anew(world: World) -> None:
@@ -55,7 +55,7 @@ async def test_an_answer_that_is_nested_too_deep_is_refused_by_name_and_asked_fo
     world.store.patch_spec(KEY, {"decisions": {question: {"verdict": "Happened", "result": {"refund": nested(100)}}}})
     await controller.settle()
     entry = (await world.run()).ledger["pay"]
-    assert (entry.state, entry.answers[-1].refused) == ("Unknown", "result is nested deeper than 64 levels")
+    assert (entry.state, entry.answers[-1].refused) == ("Unknown", "result: nested deeper than 64 levels")
     assert f"pay.{entry.question}" not in (question, "pay.None")
 
 

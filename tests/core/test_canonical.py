@@ -82,14 +82,14 @@ def test_a_value_may_have_sixty_four_levels_and_no_more(inner: Any) -> None:
     most = 63 if isinstance(inner, list) else 64
     value = nested(most, inner)
     assert parse(canonical(value)) == value
-    with pytest.raises(Refused, match="payload is nested deeper than 64 levels") as refused:
+    with pytest.raises(Refused, match="payload: nested deeper than 64 levels") as refused:
         canonical(nested(most + 1, inner), field="payload")
     assert (refused.value.code, refused.value.field) == (Code.BAD_REQUEST, "payload")
 
 
 @pytest.mark.parametrize("value", [nested(100_000), nested(100_000, 2**60), RING], ids=["deep", "deep, with a large number", "a ring"])
 def test_nesting_without_end_is_refused(value: Any) -> None:
-    with pytest.raises(Refused, match="payload is nested deeper than 64 levels"):
+    with pytest.raises(Refused, match="payload: nested deeper than 64 levels"):
         canonical(value, field="payload")
 
 

@@ -75,7 +75,7 @@ def test_a_text_of_any_depth_is_read_and_what_is_beside_its_depth_is_kept(depth:
     assert isinstance(value, dict)
     assert value["beside"] == [1, "[[[["]
     assert levels(value) == READ_DEPTH
-    with pytest.raises(Refused, match="deep is nested deeper than 64 levels"):
+    with pytest.raises(Refused, match="deep: nested deeper than 64 levels"):
         canonical(value["deep"], field="deep")
 
 

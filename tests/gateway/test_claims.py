@@ -146,5 +146,5 @@ async def test_a_run_that_began_under_another_limit_of_depth_is_claimed_by_nobod
         pod = await world.pod(await world.run(input={"order": "4711"}))
         world.cluster.store._objects[pod.run.key]["spec"]["input"] = {"order": deep}
         refused = await pod.post("/claim")
-        assert (code(refused), "spec.input is nested deeper than 64 levels" in refused.json()["detail"]) == ("bad-request", True)
+        assert (code(refused), "spec.input: nested deeper than 64 levels" in refused.json()["detail"]) == ("bad-request", True)
         assert pod.run.status.get("fencingToken", 0) == 0

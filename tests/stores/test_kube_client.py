@@ -47,7 +47,7 @@ async def test_a_run_that_is_nested_too_deep_is_read_and_its_input_named() -> No
         store = KubeRunStore(client)
         stored = await store.load(KEY)
         assert (stored.run.version, stored.revision, stored.run.spec.input) == (3, "7", None)
-        assert stored.run.spec.problems == ("spec.input is nested deeper than 64 levels",)
+        assert stored.run.spec.problems == ("spec.input: nested deeper than 64 levels",)
         assert (await store.save(Write(stored, stored.run, {"version": 4}, 100))).revision == "7"
 
 
@@ -56,7 +56,7 @@ async def test_a_run_with_a_value_that_is_no_json_is_read_and_its_input_named(va
     async with answering(run(f'{{"n":{value}}}')) as client:
         stored = await KubeRunStore(client).load(KEY)
         assert stored.run.spec.input is None
-        assert stored.run.spec.problems[0].startswith("spec.input is no JSON that RFC 8785 can carry")
+        assert stored.run.spec.problems[0].startswith("spec.input: is no JSON that RFC 8785 can carry")
 
 
 @pytest.mark.parametrize("text", ["<html>", "", '"a text"', "[1]", "[" * 100_000])

@@ -30,7 +30,7 @@ def canonical(value: Json, *, field: str = "value") -> str:
     except (ValueError, RecursionError):  # a large whole number; whatever else is wrong is found again
         text, deep = "", deeper_than(value, DEEPEST)
     if deep:
-        raise Refused(Code.BAD_REQUEST, f"{field} is nested deeper than {DEEPEST} levels", field=field)
+        raise Refused(Code.BAD_REQUEST, f"{field}: nested deeper than {DEEPEST} levels", field=field)
     return text or _exact(value, field)
 
 

@@ -107,7 +107,7 @@ def _input(value: Json, settings: Settings, problems: list[str]) -> str | None:
     try:
         text = canonical(value, field="spec.input")
     except Refused as refused:
-        problems.append(refused.detail)
+        problems.append(f"spec.input: {refused.detail.removeprefix('spec.input').lstrip(': ')}")
         return None
     size = len(text.encode())
     if size > settings.input_bytes:
