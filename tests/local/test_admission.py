@@ -25,6 +25,13 @@ def manifest(**changes: Any) -> dict[str, Any]:
     }
 
 
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def stored(condition: str) -> dict[str, Any]:
     document = admit_new(manifest(), "default") | {"status": copy.deepcopy(CONDITIONS[condition])}
     if condition == "open":
@@ -71,6 +78,8 @@ def test_what_a_merge_patch_may_not_do_a_json_patch_may_not(write: Write) -> Non
         ({"plan": {"steps": []}}, "spec.plan.steps"),
         ({"backoffLimit": "6"}, "spec.backoffLimit"),
         ({"input": {"text": "x" * 70_000}}, "spec.input"),
+        ({"input": {"a": nested(64)}}, "spec.input"),
+        ({"template": {"a": nested(64)}}, "spec.template"),
         ({"template": None}, "spec.template"),
         ({"surprise": 1}, "spec.surprise"),
     ],
@@ -99,6 +108,19 @@ def test_another_kind_is_refused() -> None:
 def test_only_what_people_write_can_be_patched(patch: Any) -> None:
     with pytest.raises(Refused):
         admit_patch(stored("open"), patch)
+
+
+@pytest.mark.parametrize("result", [{"a": nested(64)}, {"a": 10**640}], ids=["nested too deep", "a number that is too long"])
+def test_an_answer_that_could_not_be_kept_is_refused_before_it_is_written(result: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        admit_patch(stored("open"), {"spec": {"decisions": {"refund.q1": {"verdict": "Happened", "result": result}}}})
+    assert (refused.value.code, refused.value.field) == (Code.BAD_REQUEST, "spec.decisions[refund.q1].result")
+
+
+def test_a_manifest_says_in_one_sentence_what_is_too_deep() -> None:
+    with pytest.raises(Refused) as refused:
+        admit_new(manifest(input={"a": nested(64)}), "default")
+    assert refused.value.detail == "spec.input: nested deeper than 64 levels"
 
 
 @pytest.mark.parametrize(

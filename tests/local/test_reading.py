@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stepfence.core.errors import Code, Refused
+from stepfence.local.admission import admit_json_patch
 from stepfence.local.reading import read_documents, read_one
 from stepfence.local.run import read_manifests
 
@@ -173,3 +174,21 @@ def test_a_file_may_begin_with_the_mark_that_some_programs_write_before_utf_8(tm
     file.write_text("\ufeffapiVersion: Jörg\nkind: AgentRun\n", encoding="utf-8")
     with pytest.raises(Refused, match="not Jörg AgentRun"):
         read_manifests([file], "default")
+
+
+@pytest.mark.parametrize("levels", [130, 900, 3_000, 100_000])
+def test_what_is_nested_too_deep_is_refused_in_words(levels: int) -> None:
+    text = '{"a":' + "[" * levels + "]" * levels + "}"
+    for read in (read_documents, read_one):
+        with pytest.raises(Refused, match=r"^bad-request: nested too deeply"):
+            read(text)
+
+
+def test_a_json_patch_cannot_make_deep_what_is_not() -> None:
+    value: Any = 1
+    for _ in range(64):
+        value = {"a": value}
+    copy: dict[str, Any] = {"op": "copy", "from": "/spec/input", "path": "/spec/input" + "/a" * 63}
+    document = {"metadata": {"name": "run", "namespace": "default"}, "spec": {"input": value, "template": {}}}
+    with pytest.raises(Refused, match="nested too deeply: more than 128 levels"):
+        admit_json_patch(document, [copy, copy, copy])

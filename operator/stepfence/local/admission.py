@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonpatch
 
+from stepfence.core.canonical import canonical
 from stepfence.core.errors import Code, Refused
 from stepfence.local.manifest import Document, check_spec
 from stepfence.local.reading import require_json
@@ -106,6 +107,8 @@ def _check_decisions(old: Mapping[str, Any], new: Mapping[str, Any], status: Map
                 raise _no("spec.decisions", f"a decision is written once: answer the open question under its own key ({key})")
             continue
         _check_new(key, decision, questions)
+        # It would be recorded as refused, and the question asked anew: here it can be said before.
+        canonical(decision.get("result"), field=f"{where}.result")
 
 
 def _check_new(key: str, decision: Mapping[str, Any], questions: Mapping[str, Any]) -> None:

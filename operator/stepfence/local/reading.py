@@ -10,6 +10,7 @@ import yaml
 
 from stepfence.cli.reading import below, read_json, unfit
 from stepfence.core.errors import Code, Refused
+from stepfence.core.nesting import READ_DEPTH, deeper_than
 
 __all__ = ["read_documents", "read_one", "require_json"]
 
@@ -191,15 +192,22 @@ def read_one(text: str) -> Any:
         return found[0]
     try:
         require_json(value)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise Refused(Code.BAD_REQUEST, "nested too deeply") from None
+    except ValueError as error:
         raise Refused(Code.BAD_REQUEST, str(error)) from error
     return value
 
 
 def require_json(value: Any) -> None:
-    """Raise `ValueError` or `TypeError` for what JSON cannot carry: no number, half of a character, a date, a ring of aliases."""
+    """Raise `ValueError` or `TypeError` for what JSON cannot carry: no number, half of a character, a date, a ring of aliases.
+
+    Also for what is nested too deeply to be worked with, or `RecursionError`.
+    """
     length = 0
     for piece in json.JSONEncoder(allow_nan=False, ensure_ascii=False).iterencode(value):
         length += len(piece.encode())
         if length > _LARGEST:
             raise ValueError(f"larger than {_LARGEST // 1024} KiB")
+    if deeper_than(value, READ_DEPTH):
+        raise ValueError(f"nested too deeply: more than {READ_DEPTH} levels")
