@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stepfence.app.recorded import Recorded
 from stepfence.core.canonical import canonical, digest
 from stepfence.core.errors import Code, Refused, Unknown
 from stepfence.core.model import Run
@@ -55,6 +56,26 @@ async def test_a_claim_that_cannot_be_answered_yet_changes_nothing(monkeypatch: 
         claimed = await pod.claim()
         assert (claimed["token"], claimed["ledger"]["lookup"]["result"]) == (2, LARGE)
         assert claimed["ledger"]["refund"]["state"] == "Unknown"
+
+
+async def test_a_claim_that_was_written_and_could_not_be_answered_is_answered_under_the_same_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    gather, asked = Recorded.gather, 0
+
+    async def later(self: Recorded, run: Run) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:  # a result that a late worker reported between the two is out of reach
+            raise Unknown("the store is away")
+        if asked > 2:
+            await gather(self, run)
+
+    async with gateway() as world:
+        pod = await done(world)
+        with monkeypatch.context() as broken:
+            broken.setattr(Recorded, "gather", later)
+            assert code(await pod.post("/claim", requestID="one")) == "store-unavailable"
+            answers = [(await pod.post("/claim", requestID="one")).json() for _ in range(2)]
+        assert [(answer["token"], answer["ledger"]["lookup"]["result"]) for answer in answers] == [(2, LARGE)] * 2
 
 
 @pytest.mark.parametrize(
