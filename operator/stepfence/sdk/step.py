@@ -52,7 +52,7 @@ class Step:
         """Mark one request: `async with step.sending():` (or `with`). One request a block, nothing sent outside of one.
 
         Entering raises `TimeoutError` past the deadline, `Fenced` when another worker is known to hold the run, and `RuntimeError` when the
-        attempt is over or the block was used before: then nothing is sent.
+        attempt is over, the block was used before, or this is another process (a fork): then nothing is sent.
         """
         return Sending(self._sends)
 
@@ -88,36 +88,63 @@ class Step:
 def marks_sending(perform: Callable[..., Any]) -> bool:
     """Whether the function's own code calls `sending` of its second argument: what it raises before that means that nothing was sent.
 
-    A function that sends without a mark is the dangerous case, so what cannot be seen counts as unmarked. So does a decorated function:
-    its wrapper runs code of its own.
+    A function that sends without a mark is the dangerous case, so what cannot be seen counts as unmarked. So does a decorated function, and
+    whatever else stands before the function: it runs code of its own.
     """
-    code = _code_of(perform)
-    if code is None:
+    given = 0
+    while True:
+        # Exactly these types: a proxy has the class of what it stands for, and what is derived from them may run code of its own.
+        if type(perform) is functools.partial:
+            if any(each is _PLACEHOLDER for each in perform.args):
+                return False
+            given, perform = given + len(perform.args), perform.func
+        elif type(perform) is types.MethodType:
+            given, perform = given + 1, perform.__func__
+        else:
+            break
+    if type(perform) is not types.FunctionType:
+        given, perform = given + 1, inspect.getattr_static(type(perform), "__call__")
+    if type(perform) is not types.FunctionType or given + 1 >= perform.__code__.co_argcount:
         return False
-    try:
-        parameters = list(inspect.signature(perform, follow_wrapped=False).parameters.values())
-    except (TypeError, ValueError):
-        return False
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return len(parameters) > 1 and parameters[1].kind in positional and _marks(code, parameters[1].name)
+    step = perform.__code__.co_varnames[given + 1]
+    return _marks(perform.__code__, step) and not _binds(perform.__code__, step)
 
 
-def _code_of(perform: Callable[..., Any]) -> types.CodeType | None:
-    while isinstance(perform, functools.partial | types.MethodType):
-        perform = perform.func if isinstance(perform, functools.partial) else perform.__func__
-    function = perform if isinstance(perform, types.FunctionType) else type(perform).__call__
-    code = getattr(function, "__code__", None)
-    return code if isinstance(code, types.CodeType) else None
+# Of Python 3.14: an argument of a partial that is given later.
+_PLACEHOLDER = getattr(functools, "Placeholder", object())
+_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+_BINDS = ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF")
 
 
 @functools.lru_cache(maxsize=512)
 def _marks(code: types.CodeType, step: str) -> bool:
     """Whether the code loads the attribute `sending` of the variable `step`, itself or in a function inside of it."""
-    before: Any = None
+    loaded = None
     for instruction in dis.get_instructions(code):
-        loaded = before[-1] if isinstance(before, tuple) and before else before
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "sending" and loaded == step:
             return True
-        before = instruction.argval if instruction.opname.startswith("LOAD_") else None
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return any(step in each.co_freevars and _marks(each, step) for each in inner)
+        if instruction.opname != "EXTENDED_ARG":
+            # Python 3.13 has instructions for two variables.
+            *_, last = _names(instruction)
+            loaded = last if instruction.opname.startswith((*_LOADS, "STORE_FAST_LOAD_FAST")) else None
+    return any(_marks(each, step) for each in _inner(code, step))
+
+
+@functools.lru_cache(maxsize=512)
+def _binds(code: types.CodeType, step: str) -> bool:
+    """Whether the code makes another object of the variable `step`, itself or in a function inside of it: then its `sending` is no mark."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith(_BINDS):
+            bound = _names(instruction)
+            if step in (bound[:1] if instruction.opname == "STORE_FAST_LOAD_FAST" else bound):
+                return True
+    return any(_binds(each, step) for each in _inner(code, step))
+
+
+def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
+    return instruction.argval if isinstance(instruction.argval, tuple) and instruction.argval else (instruction.argval,)
+
+
+def _inner(code: types.CodeType, step: str) -> list[types.CodeType]:
+    """Return the functions inside of the code that use its variable `step`."""
+    return [each for each in code.co_consts if isinstance(each, types.CodeType) and step in each.co_freevars]
