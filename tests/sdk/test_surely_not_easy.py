@@ -60,10 +60,20 @@ async def test_no_connection_fails_the_step_without_a_person(error: Exception, t
     assert told(await played(pay)) == FAILED
 
 
-async def test_an_address_that_is_none_fails_the_step_without_a_person() -> None:
+async def test_an_address_without_a_scheme_fails_the_step_without_a_person() -> None:
     async def pay(_payload: Any, step: Step) -> Any:
         async with step.sending(), httpx.AsyncClient() as http:
-            await http.post("http://[bad")
+            await http.post("provider.test/refunds")
+
+    assert told(await played(pay)) == FAILED
+
+
+async def test_an_address_that_is_none_fails_the_step_without_a_person_before_the_block() -> None:
+    async def pay(_payload: Any, step: Step) -> Any:
+        async with httpx.AsyncClient() as http:
+            request = http.build_request("POST", "http://[bad")
+            async with step.sending():
+                await http.send(request)
 
     assert told(await played(pay)) == FAILED
 

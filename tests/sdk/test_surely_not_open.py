@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import multiprocessing
 import threading
 from typing import Any
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from stepfence import NotApplied, Step
-from tests.sdk import clients
+from tests.sdk import clients, web
 from tests.sdk.clients import URL, Provider
 from tests.sdk.payments import FAILED, IN_DOUBT, in_doubt, played, told
 
@@ -238,3 +239,20 @@ async def test_a_request_that_a_task_of_a_block_begins_after_it() -> None:
         raise NotApplied("gave up")
 
     await in_doubt(pay, provider)
+
+
+async def test_a_block_is_not_entered_in_a_forked_process() -> None:
+    with web.provider(web.answers(200, applies=True)) as provider:
+
+        def pay(_payload: Any, step: Step) -> Any:
+            def post() -> None:
+                with step.sending():
+                    httpx.post(provider.url)
+
+            child = multiprocessing.get_context("fork").Process(target=post)
+            child.start()
+            child.join()
+            raise RuntimeError(f"exit code {child.exitcode}")
+
+        assert told(await played(pay, sync=True)) == FAILED
+        assert provider.applied == []

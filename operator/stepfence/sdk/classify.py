@@ -36,6 +36,8 @@ def classify(error: BaseException, classifiers: Sequence[Classifier]) -> NotAppl
     for classifier in classifiers:
         verdict = classifier(error)
         if verdict is not None:
+            if not isinstance(verdict, NotApplied):
+                raise TypeError(f"a classifier must return NotApplied or None, not {type(verdict).__name__}")
             return verdict
     return None
 
@@ -44,8 +46,6 @@ def classify_httpx(error: BaseException) -> NotApplied | None:
     """Classify exceptions of httpx."""
     if isinstance(error, httpx.HTTPStatusError):
         return _by_status(error.response)
-    if isinstance(error, httpx.InvalidURL):
-        return _of_one_request(error, before_sending=True)
     refused = isinstance(error, httpx.PoolTimeout | httpx.UnsupportedProtocol | httpx.ConnectError | httpx.ConnectTimeout)
     return _of_one_request(error) if refused else None
 
@@ -58,8 +58,6 @@ def classify_requests(error: BaseException) -> NotApplied | None:
     kinds = requests.exceptions
     if isinstance(error, kinds.HTTPError):
         return None if error.response is None else _by_status(error.response)
-    if isinstance(error, kinds.InvalidURL | kinds.MissingSchema | kinds.InvalidSchema):
-        return _of_one_request(error, before_sending=True)
     cause = error.args[0] if error.args else None
     refused = isinstance(error, kinds.ConnectTimeout) or (isinstance(cause, BaseException) and never_sent(cause))
     return _of_one_request(error) if refused else None
@@ -118,7 +116,7 @@ def _seconds(value: str | None) -> float | None:
         return None
 
 
-def _of_one_request(error: BaseException, *, before_sending: bool = False) -> NotApplied:
+def _of_one_request(error: BaseException) -> NotApplied:
     verdict = NotApplied(str(error), reason=type(error).__name__)
-    verdict.of_one_request, verdict.before_sending = True, before_sending
+    verdict.of_one_request = True
     return verdict

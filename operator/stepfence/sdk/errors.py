@@ -148,13 +148,17 @@ class NotApplied(Exception):
     message: str = ""
     final: bool = False
     reason: str = "NotApplied"
-    said_at: int = 0
+    said_at: int
     _retry_after: float | None = None
-    # Set where Stepfence itself draws the conclusion: it speaks of one request, which got an answer of this `status` (None: it had none),
-    # or was not even tried.
+    # Set where Stepfence itself draws the conclusion: it speaks of one request, which got an answer of this `status` (None: it had none).
     of_one_request: bool = False
     status: int | None = None
-    before_sending: bool = False
+
+    def __new__(cls, *given: object, **_more: object) -> Self:
+        """Note the moment, whatever `__init__` a class of the program's own has."""
+        word = super().__new__(cls, *given)
+        word.said_at = moment()
+        return word
 
     def __init__(
         self, message: str = "", *, final: bool = False, retry_after: float | timedelta | None = None, reason: str = "NotApplied"
@@ -164,7 +168,6 @@ class NotApplied(Exception):
         self.final = final
         self.retry_after = retry_after
         self.reason = _word(reason) or type(self).reason
-        self.said_at = moment()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy it to another process without the moment at which it was said: there it means nothing."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["Exchange", "Exchanges", "Listener", "listening", "never_sent", "observed", "observed_async", "unheard"]
+__all__ = ["Exchange", "Exchanges", "Listener", "chain", "listening", "never_sent", "observed", "observed_async", "unheard", "watch"]
 
 # Methods that ask for no effect (RFC 9110, 9.2.1).
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -26,7 +26,10 @@ _UNTOLD_STATUS = frozenset({408, 409, 425})
 
 @dataclass(eq=False, slots=True)
 class Exchange:
-    """One request on the wire. `repeated`: the client sent it again by itself, so that its own end says nothing."""
+    """One request on the wire.
+
+    `repeated`: the client sent it again by itself, or it ended by the error of another request, so that its own end says nothing.
+    """
 
     method: str
     status: int | None = None
@@ -72,19 +75,16 @@ class Exchanges:
         return any(not each.ended for each in self.effective)
 
     def nothing_sent(self) -> bool:
-        """Whether all that was tried was surely never sent, and something was tried."""
-        return bool(self.seen) and not self.effective and all(each.ended for each in self.seen) and self.seen[-1].refused
-
-    def nothing_tried(self) -> bool:
-        """Whether no request that may have an effect was even tried."""
-        return not self.effective
+        """Whether all that may have an effect was surely never sent, and such a thing was tried: a look-up that failed is no evidence."""
+        tried = any(not each.safe for each in self.seen)
+        return tried and not self.effective and all(each.ended for each in self.seen) and self.seen[-1].refused
 
     def answered_alone(self, status: int) -> bool:
-        """Whether the last request got this answer, and no other one may have had an effect."""
+        """Whether the last request got this answer, and it is the only one that may have had an effect."""
         if not self.seen:
             return False
         last = self.seen[-1]
-        return last.ended and not last.repeated and last.status == status and all(each is last for each in self.effective)
+        return self.effective == [last] and last.ended and not last.repeated and last.status == status
 
     def contradicts(self, known: BaseException | None = None) -> bool:
         """Whether what was seen contradicts the program's word that nothing was applied.
@@ -94,17 +94,17 @@ class Exchanges:
         if not self.effective:
             return False
         *others, last = self.effective
-        spoken_of = last.ended and not last.repeated and last.error in _chain(known)
+        spoken_of = last.ended and not last.repeated and any(each is last.error for each in chain(known))
         return (last.lost and not spoken_of) or any(each.untold for each in others)
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    """The error and what it was raised from."""
-    chain: list[BaseException] = []
-    while error is not None and error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__
-    return chain
+def chain(error: BaseException | None) -> list[BaseException]:
+    """Return the error and what it was raised from, each once: `raise error from error` makes a ring."""
+    links: list[BaseException] = []
+    while error is not None and not any(each is error for each in links):
+        links.append(error)
+        error = error.__context__ if error.__cause__ is None else error.__cause__
+    return links
 
 
 class Listener(Protocol):
@@ -121,13 +121,13 @@ _around: contextvars.ContextVar[Exchange | None] = contextvars.ContextVar("stepf
 
 def listening(listener: Listener) -> Callable[[], None]:
     """Tell `listener` of the requests of this context, tasks and threads that it hands its context to included, until the returned call."""
-    _watch()
-    token = _listener.set(listener)
+    before = _listener.get()
+    _listener.set(listener)
 
     def end() -> None:
-        # A block that is left in another context than it was entered in (a generator that was closed elsewhere) listens there no more.
-        with contextlib.suppress(ValueError):
-            _listener.reset(token)
+        # In another context (a generator that was closed elsewhere), or left before a block that was entered later, it ends nothing.
+        if _listener.get() is listener:
+            _listener.set(before)
 
     return end
 
@@ -159,9 +159,10 @@ def observed_async(send: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any,
         try:
             response = await send(transport, request)
         except BaseException as error:
+            exchange.repeated = _of_another(error, request)
             listener.ended(exchange, error=error)
             raise
-        listener.ended(exchange, status=response.status_code)
+        listener.ended(exchange, status=_status_of(response))
         return response
 
     observing.__dict__[_MARK] = True
@@ -183,11 +184,12 @@ def _observe(send: Callable[..., Any], method_of: Callable[..., str]) -> Callabl
         try:
             response = send(*args, **more)
         except BaseException as error:
+            exchange.repeated = exchange.repeated or _of_another(error, *args, *more.values())
             listener.ended(exchange, error=error)
             raise
         finally:
             _around.reset(token)
-        listener.ended(exchange, status=response.status_code if hasattr(response, "status_code") else response.status)
+        listener.ended(exchange, status=_status_of(response))
         return response
 
     observing.__dict__[_MARK] = True
@@ -195,6 +197,22 @@ def _observe(send: Callable[..., Any], method_of: Callable[..., str]) -> Callabl
 
 
 _MARK = "stepfence_observed"
+
+
+def _status_of(response: Any) -> int | None:
+    return getattr(response, "status_code", None) or getattr(response, "status", None)
+
+
+def _of_another(error: BaseException, *asked: Any) -> bool:
+    """Whether a request that was asked so ended by the error of another one: of where its body comes from, or of an app in this process."""
+    httpx, urllib3 = sys.modules.get("httpx"), sys.modules.get("urllib3")
+    spoken_of: Any = None
+    if httpx is not None and isinstance(error, httpx.RequestError):
+        with contextlib.suppress(RuntimeError):  # it is not known yet: a client sets it
+            spoken_of = error.request
+    if urllib3 is not None and isinstance(error, urllib3.exceptions.PoolError):
+        spoken_of = error.pool
+    return spoken_of is not None and all(each is not spoken_of for each in asked)
 
 
 def _method_of_request(_transport: Any, request: Any) -> str:
@@ -209,8 +227,11 @@ def _observe_urlopen(send: Callable[..., Any]) -> Callable[..., Any]:
     return _observe(send, _method_of_urlopen)
 
 
-def _watch() -> None:
-    """Let the clients that are imported tell of their requests. Cheap when nothing is new; a test's patch of them is wrapped again."""
+def watch() -> int:
+    """Let the clients that are imported tell of their requests. Returns a number that grows when one has not told of them before.
+
+    Cheap when nothing is new; a test's patch of them is wrapped again.
+    """
     httpx = sys.modules.get("httpx")
     if httpx is not None:
         for name in ("HTTPTransport", "MockTransport", "WSGITransport"):
@@ -218,14 +239,19 @@ def _watch() -> None:
         for name in ("AsyncHTTPTransport", "MockTransport", "ASGITransport"):
             _wrap(getattr(httpx, name, None), "handle_async_request", observed_async)
     pools = sys.modules.get("urllib3.connectionpool")
-    if pools is not None:
-        _wrap(pools.HTTPConnectionPool, "urlopen", _observe_urlopen)
+    # It may be half imported, by another thread.
+    _wrap(getattr(pools, "HTTPConnectionPool", None), "urlopen", _observe_urlopen)
+    return len(_wrapped)
+
+
+_wrapped: list[str] = []
 
 
 def _wrap(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
     send = getattr(owner, name, None)
     if send is not None and _MARK not in getattr(send, "__dict__", {}):
         setattr(owner, name, wrap(send))
+        _wrapped.append(name)
 
 
 def never_sent(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ Blocks may be entered and left in any task or thread. docs/design/0005-surely-no
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -12,7 +13,7 @@ from enum import Enum
 from stepfence.sdk.classify import Classifier, classify
 from stepfence.sdk.errors import Fenced, NotApplied, moment
 from stepfence.sdk.latch import Latch
-from stepfence.sdk.outgoing import Exchange, Exchanges, listening
+from stepfence.sdk.outgoing import Exchange, Exchanges, chain, listening, watch
 
 __all__ = ["Attempt", "Fate", "Sending"]
 
@@ -36,7 +37,9 @@ class Attempt:
         self.time_left = time_left
         self.latch = latch
         self.classifiers = classifiers
-        self.lock = threading.Lock()
+        # A block may be left by the garbage collector, wherever this thread is just then.
+        self.lock = threading.RLock()
+        self.process = os.getpid()
         self.blocks: list[Sending] = []
         self.began = moment()
         # When `perform` ended; 0 while it runs.
@@ -63,12 +66,10 @@ class Attempt:
 
     def refusal_of(self, error: BaseException) -> NotApplied | None:
         """Return what was said of this error, or of one that it was raised from, when it left a block."""
-        seen: BaseException | None = error
-        while seen is not None:
+        for seen in chain(error):
             for block in self.blocks:
                 if block.error is seen and block.verdict is not None:
                     return block.verdict
-            seen = seen.__cause__ or seen.__context__
         return None
 
     def objection(self, word: NotApplied) -> str:
@@ -101,6 +102,9 @@ class Sending:
         self._exchanges = Exchanges()
         self._unlisten: Callable[[], None] = _nothing
         self._entered = False
+        # What was watched when it was entered, and whether nothing came to that until it was left: else requests may have gone out unseen.
+        self._watched = 0
+        self._saw_all = False
         # The moment at which it was left; 0 before.
         self.left = 0
         self.fate = Fate.OPEN
@@ -114,12 +118,14 @@ class Sending:
 
     def answered(self, word: NotApplied) -> bool:
         """Whether its only request was answered as the word says."""
-        return word.status is not None and self._exchanges.answered_alone(word.status)
+        return word.status is not None and self._saw_all and self._exchanges.answered_alone(word.status)
 
     def began(self, method: str) -> Exchange:
         """A request goes out (see `Listener`)."""
         exchange = Exchange(method)
         with self._attempt.lock:
+            if self._attempt.over:
+                return exchange  # of a task that outlives the attempt, maybe for as long as the process
             self._exchanges.seen.append(exchange)
             if self.left and not exchange.safe:
                 # By a task that was started in the block. Who left it did not know of this.
@@ -136,8 +142,11 @@ class Sending:
         attempt = self._attempt
         if isinstance(attempt.latch.stop, Fenced):
             raise attempt.latch.stop.again()
+        if os.getpid() != attempt.process:
+            raise RuntimeError(f"{attempt.name}: a sending block is entered in the process of the step, not in a fork of it")
         if attempt.time_left() <= 0:
             raise TimeoutError(f"{attempt.name} is past its deadline: nothing more is sent")
+        self._watched = watch()
         with attempt.lock:
             if attempt.over:
                 raise RuntimeError(f"{attempt.name} is over, and how it ended is told: nothing more is sent")
@@ -149,12 +158,16 @@ class Sending:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._unlisten()
-        verdict = None if error is None else classify(error, self._attempt.classifiers)
-        with self._attempt.lock:
-            self.left, self.error = moment(), error
-            self.fate = self._decide(error, verdict)
-            self.verdict = verdict if self.fate is Fate.REFUSED else None
-        self._attempt.wake()
+        verdict = None
+        try:
+            verdict = None if error is None else classify(error, self._attempt.classifiers)
+        finally:
+            with self._attempt.lock:
+                self._saw_all = watch() == self._watched
+                self.fate, self.error = self._decide(error, verdict), error
+                self.verdict = verdict if self.fate is Fate.REFUSED else None
+                self.left = moment()
+            self._attempt.wake()
 
     def _decide(self, error: BaseException | None, verdict: NotApplied | None) -> Fate:
         exchanges = self._exchanges
@@ -164,11 +177,8 @@ class Sending:
             return Fate.UNCERTAIN
         if not verdict.of_one_request:
             return Fate.UNCERTAIN if exchanges.contradicts(None if verdict is error else error) else Fate.REFUSED
-        if verdict.status is not None:
-            sure = exchanges.answered_alone(verdict.status)
-        else:
-            sure = exchanges.nothing_tried() if verdict.before_sending else exchanges.nothing_sent()
-        return Fate.REFUSED if sure else Fate.UNCERTAIN
+        sure = exchanges.nothing_sent() if verdict.status is None else exchanges.answered_alone(verdict.status)
+        return Fate.REFUSED if sure and self._saw_all else Fate.UNCERTAIN
 
     async def __aenter__(self) -> None:
         self.__enter__()
