@@ -65,7 +65,7 @@ async def test_a_command_that_says_no_but_left_something_running_is_in_doubt(scr
     gateway.on("steps/charge/begin", go(1, [sys.executable, "-c", code]), Problem("halted"))
     assert await script.exec(code, "--not-applied-exit", "65") == 76
     assert gateway.bodies("steps/charge/fail") == []
-    assert "exit code 65, but it left something running: it is not known whether it happened" in capfd.readouterr().err
+    assert "exit code 65, and what it left running was ended: it is not known" in capfd.readouterr().err
 
 
 async def test_a_recorded_payload_that_cannot_be_handed_on_has_started_nothing(script: Script, gateway: ScriptedGateway) -> None:

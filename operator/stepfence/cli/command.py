@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from stepfence.cli.guard import guarded
+from stepfence.cli.guard import guarded, running, send_signal
 from stepfence.cli.output import complain
 from stepfence.cli.reading import read_json
 from stepfence.core.canonical import canonical
@@ -29,6 +29,7 @@ _LARGEST_VARIABLE = 127 * 1024
 _LARGEST_OUTPUT = 768 * 1024
 _SECONDS_TO_END = 1.0
 _LOOK_SECONDS = 0.2
+_LOOK_AGAIN = 0.02
 _HELD_SECONDS = 2.0
 _BY_VARIABLE, _BY_FILE = "STEPFENCE_PAYLOAD", "STEPFENCE_PAYLOAD_FILE"
 
@@ -64,18 +65,18 @@ class Command:
         with self._handed(payload) as handed:
             argv, environ = self._prepare(payload, step, handed)
             async with step.sending():
-                output, code, group = await self._run(argv, environ, step)
+                output, code, left = await self._run(argv, environ, step)
         ended = f"exit code {code}" if code >= 0 else f"killed by signal {-code}"
         if code == 0:
             if len(output) > _LARGEST_OUTPUT:
                 _tell(step, f"its output is longer than {_LARGEST_OUTPUT // 1024} KiB, the rest is cut")
             return as_result(output[:_LARGEST_OUTPUT])
-        if code in self._not_applied and not _lives(group):
+        if code in self._not_applied and not left:
             _tell(step, f"{ended}: it did not happen")
             raise NotApplied(ended, reason=f"Exit{code}")
-        left = ", but it left something running" if code in self._not_applied else ""
-        _tell(step, f"{ended}{left}: it is not known whether it happened")
-        raise CommandFailed(f"{ended}{left}")
+        ended += ", and what it left running was ended" if left else ""
+        _tell(step, f"{ended}: it is not known whether it happened")
+        raise CommandFailed(ended)
 
     @contextlib.contextmanager
     def _handed(self, payload: JsonValue) -> Iterator[dict[str, str]]:
@@ -102,8 +103,14 @@ class Command:
         inherited = {name: value for name, value in os.environ.items() if name not in (_BY_VARIABLE, _BY_FILE)}
         return argv, {**inherited, "STEPFENCE_KEY": step.key, "STEPFENCE_ATTEMPT": str(step.attempt), **handed}
 
-    async def _run(self, argv: Sequence[str], environ: Mapping[str, str], step: Step) -> tuple[bytes, int, int]:
-        """Run a command to its end; return its output, exit code and process group. Raises `NotApplied` when it was surely not started."""
+    async def _run(self, argv: Sequence[str], environ: Mapping[str, str], step: Step) -> tuple[bytes, int, bool]:
+        """Run a command to its end; return its output, its exit code, and whether it failed and had left something running.
+
+        That is ended: it could send after the step is told. Raises `NotApplied` when the command was surely not started.
+        """
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            # Given on by whoever started us: the system would throw exit codes away, and each command would seem to end with 255.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 enrol = await stack.enter_async_context(guarded())
@@ -119,7 +126,11 @@ class Command:
                 if error.filename != argv[0]:
                     raise CommandFailed(f"{argv[0]}: {error}") from error
                 raise _not_started(argv, error) from error
-            return await _output(process, step), process.returncode or 0, process.pid
+            output, code = await _output(process, step), process.returncode or 0
+            left = code != 0 and running(process.pid)
+            if left:
+                await _end(process)
+            return output, code, left
 
 
 _TOO_LARGE = f"the payload does not fit into {_BY_VARIABLE} (127 KiB): add --payload-in-file, and let the command read the file {_BY_FILE}"
@@ -155,27 +166,6 @@ def _not_started(argv: Sequence[str], error: OSError) -> NotApplied:
     return NotApplied(f"{argv[0]}: {error.strerror}", reason="CommandNotStarted")
 
 
-def _lives(group: int) -> bool:
-    """Whether a process of that group runs, though the command that led it has ended. One that nobody has reaped yet does not."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    states = [_state_in(stat, group) for stat in Path("/proc").glob("[0-9]*/stat")]
-    return not states or any(state not in ("", "Z", "X") for state in states)
-
-
-def _state_in(stat: Path, group: int) -> str:
-    """The state of a process, empty when it is of another group or gone (see proc(5))."""
-    try:
-        fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return fields[0] if len(fields) > 2 and fields[2] == str(group) else ""
-
-
 async def _say_why_it_waits(process: Process, step: Step) -> None:
     """Once, when the command has exited and its output is still open a moment later."""
     while process.returncode is None:  # noqa: ASYNC110  (asyncio's own `wait` may itself wait for the output)
@@ -209,15 +199,15 @@ async def _output(process: Process, step: Step) -> bytes:
     return bytes(kept)
 
 
-async def _end(process: Process) -> int:
-    """End the command and what it started: politely, then by force. Returns its exit code."""
+async def _end(process: Process) -> None:
+    """End the command and what it started: politely, then by force. That the command itself has ended is not enough."""
     for way in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, way)
+        send_signal(process.pid, way)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SECONDS_TO_END):
-                return await process.wait()
-    return await process.wait()
+                while running(process.pid):  # noqa: ASYNC110  (nothing tells of the end of what is no child of ours)
+                    await asyncio.sleep(_LOOK_AGAIN)
+    await process.wait()
 
 
 def as_result(output: bytes) -> JsonValue:
