@@ -106,3 +106,14 @@ async def test_a_read_may_fail_by_an_answer_without_a_mark() -> None:
         with pytest.raises(stepfence.StepFailed, match="HTTP404"):
             async with (await run.worker()).connect(QUIET) as connected:
                 await connected.step("look", Action.READ, {}, look)
+
+
+async def test_an_error_that_what_plays_the_provider_gave_a_request_of_its_own_fails_the_step_without_a_person() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=httpx.Request(request.method, request.url))
+
+    async def pay(_payload: Any, step: Step) -> Any:
+        async with step.sending(), httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+            await http.post(URL)
+
+    assert told(await played(pay)) == FAILED

@@ -153,7 +153,8 @@ async def test_an_app_in_this_process_that_cannot_reach_the_next_one() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         applied.append(scope["path"])
-        await clients.post(clients.refused())
+        async with Provider(clients.refused()).client() as http:
+            await http.post("http://bank.test/transfers")
 
     async def pay(_payload: Any, step: Step) -> Any:
         async with step.sending(), httpx.AsyncClient(transport=httpx.ASGITransport(app)) as http:
