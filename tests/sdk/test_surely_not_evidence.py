@@ -201,7 +201,7 @@ async def test_blocks_that_are_left_out_of_order_see_to_their_ends() -> None:
             with second:
                 with contextlib.suppress(httpx.ConnectError):
                     await http.post(URL)
-                first.__exit__(httpx.ConnectError, clients.refused(), None)
+                first.__exit__(NotApplied, NotApplied("not this one"), None)
                 with contextlib.suppress(httpx.TimeoutException):
                     await http.post(URL)
                 await http.post(URL)
