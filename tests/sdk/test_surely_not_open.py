@@ -256,3 +256,26 @@ async def test_a_block_is_not_entered_in_a_forked_process() -> None:
 
         assert told(await played(pay, sync=True)) == FAILED
         assert provider.applied == []
+
+
+async def test_a_task_of_a_block_sends_nothing_once_the_attempt_is_told_as_failed() -> None:
+    provider, told_by_now, tasks = Provider(httpx.Response(200)), asyncio.Event(), list[asyncio.Task[str]]()
+
+    async def pay(_payload: Any, step: Step) -> Any:
+        async def later() -> str:
+            await told_by_now.wait()
+            try:
+                async with provider.client() as http:
+                    await http.post(URL)
+            except RuntimeError as error:
+                return str(error)
+            return "sent"
+
+        async with step.sending():
+            tasks.append(asyncio.create_task(later()))
+            await clients.post(clients.refused())
+
+    assert told(await played(pay)) == FAILED
+    told_by_now.set()
+    assert all("nothing more is sent" in said for said in await asyncio.gather(*tasks))
+    assert provider.asked == []

@@ -45,6 +45,7 @@ class Attempt:
         # When `perform` ended; 0 while it runs.
         self.performed = 0
         self.over = False
+        self.done = False
         self.wake: Callable[[], None] = _nothing
 
     @property
@@ -53,10 +54,10 @@ class Attempt:
         with self.lock:
             return any(block.open for block in self.blocks)
 
-    def close(self) -> None:
-        """Let no further block be entered: from here on the attempt is told."""
+    def close(self, *, done: bool) -> None:
+        """Let no further block be entered: from here on the attempt is told. Unless it is done, what its blocks started sends no more."""
         with self.lock:
-            self.over = True
+            self.over, self.done = True, done
             self.performed = self.performed or moment()
 
     @property
@@ -125,7 +126,10 @@ class Sending:
         exchange = Exchange(method)
         with self._attempt.lock:
             if self._attempt.over:
-                return exchange  # of a task that outlives the attempt, maybe for as long as the process
+                # Of a task that outlives the attempt, maybe for as long as the process. The step may be begun again already.
+                if not self._attempt.done and not exchange.safe:
+                    raise RuntimeError(f"{self._attempt.name} is over, and how it ended is told: nothing more is sent")
+                return exchange
             self._exchanges.seen.append(exchange)
             if self.left and not exchange.safe:
                 # By a task that was started in the block. Who left it did not know of this.

@@ -60,9 +60,9 @@ class Step:
         """Note that `perform` has ended; how it ended is not told yet."""
         self._sends.performed = self._sends.performed or moment()
 
-    def told(self) -> Attempt:
-        """Let nothing more be sent, and return what is known of what was: the attempt is about to be told."""
-        self._sends.close()
+    def told(self, *, done: bool) -> Attempt:
+        """Let nothing more be sent, and return what is known of what was: the attempt is about to be told. `done`: as done."""
+        self._sends.close(done=done)
         return self._sends
 
     async def idle(self, until: float) -> bool:

@@ -74,7 +74,7 @@ def judge(ended: Ended, step: Step, *, marked: bool, overdue: bool = False, harm
     `marked`: the function marks where sending begins, so that what it raises before the mark means that nothing was sent. `overdue`: it was
     stopped at its deadline. `harmless`: it only reads. docs/protocol.md lists each way to `Fail`, and why it is sure.
     """
-    sends = step.told()
+    sends = step.told(done=isinstance(ended, Returned))
     if isinstance(ended, Returned):
         return _returned(ended.value, step)
     error = _single(ended.error)
