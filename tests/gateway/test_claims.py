@@ -169,3 +169,17 @@ async def test_a_run_that_began_under_another_limit_of_depth_is_claimed_by_nobod
         refused = await pod.post("/claim")
         assert (code(refused), "spec.input: nested deeper than 64 levels" in refused.json()["detail"]) == ("bad-request", True)
         assert pod.run.status.get("fencingToken", 0) == 0
+
+
+async def test_a_begin_whose_recorded_payload_is_lost_is_held_and_says_how_to_answer() -> None:
+    async with gateway() as world:
+        pod = await world.claimed(plan=[{"id": "refund", "action": "Payment", "attempts": 3, "backoffSeconds": 0}])
+        await pod.post("/steps/refund/begin", payload={**LARGE, "to": "alice"})
+        await pod.post("/steps/refund/fail", attempt=1, reason="NotApplied")
+        world.cluster.records._bodies.clear()
+        refused = await pod.post("/steps/refund/begin", payload={**LARGE, "to": "bob"})
+        told = refused.json()
+        assert (refused.status_code, code(refused), told["phase"]) == (409, "held", "Held")
+        assert told["question"] in told["patch"]
+        assert "lost or damaged" in told["detail"]
+        assert pod.run.status["questions"][told["question"]]["reason"] == "PayloadLost"

@@ -170,20 +170,12 @@ class Bodies:
         """Take on what people's decisions bring."""
         return Answers(self._records, self._settings)
 
-    async def read(self, run: Run, body: Body | None, brought: Body | None = None) -> Json:
-        """Return the value of a body, None when it is not stored. `brought`: one at hand that may be the same. Raises `Unknown`."""
-        if body is None or not body.stored:
-            return None
-        if brought is not None and brought.text is not None and brought.digest == body.digest:
-            return parse(brought.text)
-        return parse(body.text if body.text is not None else await self._records.get(run, body.record or ""))
-
     async def recall(self, run: Run, body: Body, brought: Body | None = None) -> tuple[Body, Json]:
-        """Return a recorded result and its value; one that is lost or damaged as one that is not stored, like what was too large.
+        """Return a recorded body and its value; one that is lost or damaged as one that is not stored, like a result that was too large.
 
-        For nobody could ever claim a run again whose answer needs what is not there, and nobody would be told why. As it is, the step stays
-        Done, and only a worker that needs its result is told, by name, that there is none. `brought`: a body at hand that may be the same.
-        Raises `Unknown`, and `Refused` where waiting helps.
+        Were it an error, nobody could ever claim a run again whose answer needs what is not there, and nobody would be told why. What a
+        payload that is not there means is decided by who asks. `brought`: a body at hand that may be the same. Raises `Unknown`, and
+        `Refused` where waiting helps.
         """
         if not body.stored:
             return body, None
@@ -200,7 +192,7 @@ class Bodies:
             why = refused.detail
         else:
             return body, value
-        _LOG.warning("result cannot be read", namespace=run.namespace, run=run.name, digest=body.digest, why=why)
+        _LOG.warning("body cannot be read", namespace=run.namespace, run=run.name, digest=body.digest, why=why)
         return Body(body.digest, body.size), None
 
 

@@ -65,7 +65,7 @@ class ClaimView:
 
 @dataclass(frozen=True, slots=True)
 class BeginView:
-    """The answer to a begin. `payload` is the recorded one, which is what must be performed."""
+    """The answer to a begin. `payload` is the recorded one, which is what must be performed; None where nothing is."""
 
     outcome: str
     step: StepView

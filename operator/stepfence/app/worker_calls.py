@@ -11,10 +11,10 @@ from datetime import datetime
 
 from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
 from stepfence.app.bodies import Bodies, Brought, Result
-from stepfence.app.recorded import Recorded, told
+from stepfence.app.recorded import NotRead, Payloads, Recorded, told
 from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, Standing, StepView, Stop
 from stepfence.core import fencing, ledger, lifecycle, plan, reports
-from stepfence.core.canonical import Json
+from stepfence.core.canonical import Json, parse
 from stepfence.core.errors import Code, Conflict, Refused
 from stepfence.core.fencing import HolderFact, Release
 from stepfence.core.model import Body, Entry, Holder, Plan, Run, StepSpec
@@ -26,6 +26,7 @@ from stepfence.ports import Caller, RecordStore, RunKey, Stored, WorkerGate, Wri
 __all__ = ["Call", "Ending", "WorkerCalls"]
 
 _CLAIM_TRIES = 5
+_BEGIN_TRIES = 5
 Ending = tuple[str, bool]
 
 
@@ -114,7 +115,7 @@ class WorkerCalls:
             name=run.name,
             uid=run.uid,
             phase=phase_of(run, at).value,
-            input=await self._bodies.read(run, Body("", 0, run.spec.input)) if run.spec.input is not None else None,
+            input=parse(run.spec.input) if run.spec.input is not None else None,
             plan=run.plan,
             ledger={step: recorded.view(entry) for step, entry in run.ledger.items()},
             lease_seconds=self._settings.lease,
@@ -145,24 +146,33 @@ class WorkerCalls:
     async def begin(self, call: Call, step: str, request_id: str, payload: Json) -> BeginView:
         """Begin a step: the intent is stored when this answers Go (I1)."""
         brought = self._bodies.payload(self._bodies.measure(payload, field="payload"))
+        recorded = Payloads(self._bodies, brought.whole)
 
         def edit(current: Run, at: At) -> tuple[Run, ledger.BeginAnswer]:
             begin = ledger.Begin(step, call.token, call.caller.pod_uid, request_id, brought.on(current))
-            return ledger.begin(current, begin, at)
+            after, answer = ledger.begin(current, begin, at)
+            if recorded.lost(current, answer):
+                raise ledger.payload_lost(current, begin, answer, at)
+            return after, answer
 
-        applied = await self._write(call, edit, reserve=True, bodies=brought)
-        return await self._begin_view(applied.stored.run, applied.answer, brought.whole)
+        for _ in range(_BEGIN_TRIES):
+            try:
+                applied = await self._write(call, edit, reserve=True, bodies=brought)
+            except NotRead as unread:
+                await recorded.gather(unread)
+                continue
+            return await self._begin_view(applied.stored.run, applied.answer, recorded)
+        raise Conflict(f"step {step!r} is recorded with other payloads each time")
 
-    async def _begin_view(self, run: Run, answer: ledger.BeginAnswer, brought: Body) -> BeginView:
+    async def _begin_view(self, run: Run, answer: ledger.BeginAnswer, payloads: Payloads) -> BeginView:
         entry = answer.entry
-        recorded = entry.payload
         return BeginView(
             outcome=answer.outcome.value,
             step=await told(self._bodies, run, entry),
             key=entry.key,
             attempt=entry.attempt,
-            payload=await self._bodies.read(run, recorded if recorded is not None and recorded.stored else brought, brought),
-            payload_digest=recorded.digest if recorded is not None else brought.digest,
+            payload=payloads.value(answer),
+            payload_digest=entry.payload.digest if entry.payload is not None else payloads.brought.digest,
             payload_changed=answer.payload_changed,
             timeout_seconds=answer.step.timeout,
             time_left_seconds=answer.time_left,

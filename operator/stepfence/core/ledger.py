@@ -9,13 +9,16 @@ from enum import StrEnum
 from stepfence.core.canonical import step_key
 from stepfence.core.errors import Code, Refused
 from stepfence.core.fencing import overdue, require_token
-from stepfence.core.lifecycle import require_active
+from stepfence.core.lifecycle import halt_run, require_active
 from stepfence.core.model import Body, Entry, Run, StepSpec
 from stepfence.core.recovery import did_not_happen_counts_from, machine_may_settle, may_begin_again_at
 from stepfence.core.steps import Cue, Event, advance
 from stepfence.core.words import At, Recovery, State, StepId, Token
 
-__all__ = ["Begin", "BeginAnswer", "Go", "RefusedAfter", "begin", "entry_of", "planned", "put", "until"]
+__all__ = ["Begin", "BeginAnswer", "Go", "RefusedAfter", "begin", "entry_of", "payload_lost", "planned", "put", "until"]
+
+# Reason of the hold of a run of which a step would perform a payload that is not there any more.
+PAYLOAD_LOST = "PayloadLost"
 
 
 class Go(StrEnum):
@@ -150,6 +153,24 @@ def _begin_now(run: Run, entry: Entry, step: StepSpec, call: Begin, changed: boo
         asked = Refused(Code.AWAITING_APPROVAL, f"step {step.id!r} waits for approval", question=f"{step.id}.{after.question}")
         raise RefusedAfter(asked, run)
     return run, BeginAnswer(Go.GO, after, step, time_left=float(step.timeout), payload_changed=changed)
+
+
+def payload_lost(run: Run, call: Begin, answer: BeginAnswer, at: At) -> RefusedAfter:
+    """Return the refusal of a begin (of `run` as it was before) whose recorded payload is lost: no other one may be performed for it.
+
+    A doubt that a probe should resolve is left to a person, since the probe does not know what to look for. Any other step holds the run.
+    """
+    step, entry = answer.step, answer.entry
+    recorded = entry.payload.digest if entry.payload is not None else "unknown"
+    lost = f"the recorded payload of step {step.id!r} ({recorded}) is lost or damaged"
+    if answer.outcome is Go.PROBE:
+        entry = advance(entry, step, Event.PROBE_CANNOT_TELL, Cue(at=at, attempt=entry.attempt, message=lost, give_up=True))
+        return RefusedAfter(Refused(Code.HALTED, lost, question=f"{step.id}.{entry.question}"), put(run, step.id, entry))
+    why = f"{lost}, and the worker brings another one ({call.payload.digest}), which must not be performed in its place"
+    what = "Restore the record, or run a worker that brings the recorded payload, and answer Resume; or answer Abandon"
+    run = halt_run(run, PAYLOAD_LOST, f"{why}. {what}", at)
+    question = None if run.hold is None else f"run.{run.hold.question}"
+    return RefusedAfter(Refused(Code.HELD, why, question=question), run)
 
 
 class RefusedAfter(Refused):
