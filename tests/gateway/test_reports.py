@@ -325,3 +325,23 @@ def test_no_field_of_a_report_can_be_so_odd_that_it_is_refused(body: dict[str, A
     assert len(fail.message) <= 1024
     told = wire.CompleteBody.model_validate(whole)
     assert told.omitted is None or told.result is None
+
+
+@pytest.mark.parametrize("verb", ["complete", "fail", "lose", "probe", "release", "begin", "claim"])
+async def test_a_run_that_a_newer_version_wrote_is_told_of_later_and_nothing_said_of_it_is_refused(verb: str) -> None:
+    async with gateway() as world:
+        pod = await world.claimed()
+        await pod.post("/steps/refund/begin", payload=None)
+        status = world.cluster.store._objects[pod.run.key]["status"]
+        ledger = status["ledger"]
+        status["ledger"] = {**ledger, "lookup": {"state": "OfANewerVersion", "key": "k"}}
+        world.cluster.store._objects[pod.run.key]["metadata"]["resourceVersion"] = "newer"
+        path = f"/{verb}" if verb in ("release", "claim") else f"/steps/refund/{verb}"
+        said = {"attempt": 1, "reason": "NotApplied", "result": None, "payload": None, "verdict": "Happened"}
+        answer = await pod.post(path, **said)
+        assert (answer.status_code, code(answer), answer.headers["Retry-After"]) == (503, "store-unavailable", "5")
+        assert status["ledger"]["lookup"]["state"] == "OfANewerVersion"
+        status["ledger"] = ledger
+        assert (await pod.post(path, **said)).status_code in (200, 409)
+        if verb in ("complete", "probe"):
+            assert pod.run.status["ledger"]["refund"]["state"] == "Done"

@@ -18,6 +18,7 @@ import structlog
 from stepfence.app.apply import Applier
 from stepfence.core.errors import Code, Conflict, Refused
 from stepfence.ports import BodyRecord, Clock, RunKey, Stored, SweepStore
+from stepfence.schema import Unreadable
 
 __all__ = ["Sweeper", "Swept"]
 
@@ -101,7 +102,7 @@ class Sweeper:
         try:
             stored = await self._applier.read(key)
         except Refused as refused:
-            if refused.code in (Code.NOT_FOUND, Code.HELD, Code.BAD_REQUEST):
+            if refused.code in (Code.NOT_FOUND, Code.HELD) or isinstance(refused, Unreadable):
                 return None
             raise
         run = stored.run

@@ -24,6 +24,7 @@ from stepfence.core.notices import Notice, notices
 from stepfence.core.words import At
 from stepfence.core.world import World
 from stepfence.ports import RecordStore, RunKey, Stored
+from stepfence.schema import Unreadable
 
 __all__ = ["Again", "NotLeading", "Reconciler"]
 
@@ -81,7 +82,7 @@ class Reconciler:
         try:
             seen = await self._applier.read(key)
         except Refused as refused:
-            if refused.code is Code.BAD_REQUEST:
+            if isinstance(refused, Unreadable):
                 await self._tell_unreadable(key, refused)
             if refused.code is not Code.NOT_FOUND:
                 raise

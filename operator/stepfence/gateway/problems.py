@@ -130,6 +130,8 @@ def install(app: FastAPI) -> None:
             raise error
         if isinstance(error, Unknown):
             log.warning("gateway.store.unknown", error=str(error))
+        elif isinstance(error, Refused) and error.code is Code.STORE_UNAVAILABLE:
+            log.warning("gateway.store.refused", run=request.url.path, error=error.detail)
         return response(problem(error, request.url.path, getattr(request.state, "standing", _nothing)()))
 
     async def invalid(request: Request, error: Exception) -> Response:

@@ -76,7 +76,7 @@ class RunStore(Protocol):
     """Compare-and-swap storage of runs."""
 
     async def load(self, key: RunKey) -> Stored:
-        """Read a run. Raises `Refused(NOT_FOUND)`, or `Unknown` when the store cannot be reached."""
+        """Read a run. Raises `Refused(NOT_FOUND)`, `Unreadable`, or `Unknown` when the store cannot be reached."""
         ...
 
     async def save(self, write: Write) -> Stored:

@@ -1,6 +1,6 @@
 """The stored JSON of an AgentRun to and from the core's values, and nowhere else."""
 
-from stepfence.schema.decode import decode
+from stepfence.schema.decode import Unreadable, decode
 from stepfence.schema.encode import carry, encode_status
 from stepfence.schema.names import (
     CONTAINER_ANNOTATION,
@@ -37,6 +37,7 @@ __all__ = [
     "TOKEN_AUDIENCE",
     "VERSION",
     "WORKER_LABEL",
+    "Unreadable",
     "carry",
     "decode",
     "encode_status",

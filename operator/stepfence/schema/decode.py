@@ -15,19 +15,33 @@ from stepfence.core.words import Action, Outcome, PlanSource, Recovery, RunId, S
 from stepfence.schema.names import CONTAINER_ANNOTATION
 from stepfence.schema.times import parse_time
 
-__all__ = ["decode", "step_request"]
+__all__ = ["Unreadable", "decode", "step_request"]
 
 Object = Mapping[str, Any]
 T = TypeVar("T")
 
 
+_RETRY_SECONDS = 5.0
+
+
+class Unreadable(Refused):
+    """A stored run says what this version does not know, as after a newer one wrote it.
+
+    No caller can mend that, and what a worker reports must not be refused for it: it comes back until a server that can read the run hears it.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        detail = f"this AgentRun cannot be read: {error!r}"
+        super().__init__(Code.STORE_UNAVAILABLE, detail, field="status", retry_after=_RETRY_SECONDS)
+
+
 def decode(manifest: Object, settings: Settings | None = None) -> Run:
-    """Read an AgentRun object; raise `Refused(BAD_REQUEST)` naming the field that cannot be read (as of a newer version)."""
+    """Read an AgentRun object. Raises `Unreadable`."""
     metadata, spec, status = manifest["metadata"], manifest.get("spec") or {}, manifest.get("status") or {}
     try:
         return _run(metadata, spec, status, settings or Settings())
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise Refused(Code.BAD_REQUEST, f"this AgentRun cannot be read: {error!r}", field="status") from error
+        raise Unreadable(error) from error
 
 
 def _run(metadata: Object, spec: Object, status: Object, settings: Settings) -> Run:

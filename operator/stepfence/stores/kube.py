@@ -61,7 +61,7 @@ class KubeRunStore:
         return self.read(reply.body)
 
     def read(self, document: Mapping[str, Any]) -> Stored:
-        """Return what an AgentRun object says, for instance one from a watch. Raises `Refused(BAD_REQUEST)`."""
+        """Return what an AgentRun object says, for instance one from a watch. Raises `Unreadable`."""
         metadata = document["metadata"]
         rest = {name: value for name, value in document.items() if name != "status"}
         return Stored(
