@@ -26,7 +26,7 @@ class TrustingGate:
     def __init__(self, applier: Applier) -> None:
         self._applier = applier
 
-    async def identify(self, bearer: str) -> Caller:
+    async def identify(self, bearer: str, address: str = "") -> Caller:
         return Caller("default", bearer, f"pod-of-{bearer}")
 
     async def worker_of(self, caller: Caller) -> WorkerIdentity | None:

@@ -223,12 +223,14 @@ class TestIdentify:
         await world.gate.identify(bearer)
         assert len(world.client.calls) == asked + 1
 
-    async def test_what_was_refused_is_not_kept(self, world: World) -> None:
+    async def test_what_was_refused_is_kept_for_five_seconds(self, world: World) -> None:
         for _ in range(2):
             asked = len(world.client.calls)
-            with pytest.raises(Refused):
-                await world.gate.identify("no.jwt.atall")
+            for _ in range(3):
+                with pytest.raises(Refused):
+                    await world.gate.identify("no.jwt.atall")
             assert len(world.client.calls) == asked + 1
+            world.clock.advance(5)
 
 
 async def test_a_renewal_says_when_and_for_how_long(world: World) -> None:

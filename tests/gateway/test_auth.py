@@ -1,6 +1,7 @@
 """Who may call: the pod that is a worker of the run, known before anything of its body is read."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -13,7 +14,7 @@ from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
 from stepfence.gateway.app import create_app
 from stepfence.gateway.auth import POD_REQUESTS
-from stepfence.ports import Caller, RunKey, WorkerIdentity
+from stepfence.ports import Caller, RunKey, Stored, WorkerIdentity
 from stepfence.testing import FakeIds
 from stepfence.testing.pods import MemoryGate
 from tests.gateway.support import Gateway, Pod, code, gateway
@@ -77,6 +78,52 @@ async def test_a_pod_that_is_no_worker_is_a_403_whether_the_run_is_there_or_not(
         assert code(await pod.post("/renew")) == "forbidden"
 
 
+class Reads:
+    """A store that counts what is read."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self.count = store, 0
+
+    async def load(self, key: RunKey) -> Stored:
+        self.count += 1
+        stored: Stored = await self._store.load(key)
+        return stored
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def test_a_pod_that_nobody_owns_costs_no_read_a_call_whatever_runs_it_names() -> None:
+    async with gateway() as world, without_jobs(world) as replica:
+        runs = [await world.run(f"run-{number}") for number in range(20)]
+        stranger = await world.pod(runs[0])
+        stranger.client = replica
+        reads = Reads(world.cluster.store)
+        deps = replica._transport.app.state.deps  # type: ignore[attr-defined]
+        deps.calls._applier._store = reads
+        answers: Counter[str] = Counter()
+        for _ in range(50):
+            for stranger.run in runs:
+                answers[code(await stranger.post("/renew"))] += 1
+        # It is refused at four; whether it is a worker of any other is not looked up for the moment, so that is no refusal.
+        assert (reads.count, answers) == (4, {"forbidden": 50 * 4, "over-budget": 50 * 16})
+        world.clock.advance(10)
+        stranger.run = runs[19]
+        assert code(await stranger.post("/renew")) == "forbidden"
+        assert reads.count == 5
+
+
+async def test_a_worker_whose_job_is_gone_is_heard_however_often_its_pod_named_the_wrong_run() -> None:
+    async with gateway() as world, without_jobs(world) as replica:
+        worker = await world.claimed()
+        mine, others = worker.run, [await world.run(f"run-{number}") for number in range(3)]
+        worker.client = replica
+        for worker.run in others:
+            assert code(await worker.post("/renew")) == "forbidden"
+        worker.run = mine
+        assert (await worker.post("/renew")).status_code == 200
+
+
 async def test_the_truth_of_a_lost_worker_is_heard_by_any_replica_when_its_job_is_gone() -> None:
     async with gateway() as world, without_jobs(world) as replica:
         zombie = await world.claimed()
@@ -113,6 +160,7 @@ async def test_a_pod_that_is_no_worker_does_not_hear_that_a_store_went_back_in_t
         await worker.post("/drain")
         assert code(await stranger.post("/renew")) == "forbidden"
         put_back(world, older)
+        world.clock.advance(10)
         assert code(await stranger.post("/renew")) == "forbidden"
         assert worker.run.status["hold"]["reason"] == "LedgerBehind"
 
@@ -229,3 +277,22 @@ async def test_the_openapi_document_needs_no_token() -> None:
         answer = await world.client.get("/openapi.json")
         assert answer.status_code == httpx.codes.OK
         assert answer.json()["info"]["title"] == "Stepfence worker API"
+
+
+async def test_the_gate_is_told_which_address_a_token_came_from_and_believes_no_header() -> None:
+    class Asked(MemoryGate):
+        async def identify(self, bearer: str, address: str = "") -> Caller:
+            addresses.append(address)
+            return await super().identify(bearer, address)
+
+    addresses: list[str] = []
+    async with gateway() as world:
+        run = await world.run()
+        gate = Asked(world.clock, world.cluster.gate.pods)
+        app = create_app(WorkerCalls(world.cluster.applier, world.cluster.records, gate), gate)
+        transport = httpx.ASGITransport(app, client=("10.0.0.7", 4711))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            headers = {"Authorization": "Bearer unknown", "X-Forwarded-For": "10.9.9.9", "Forwarded": "for=10.9.9.9"}
+            path = f"/v1/namespaces/support/agentruns/{run.key.name}/claim"
+            assert code(await client.post(path, json={}, headers=headers)) == "unauthenticated"
+    assert addresses == ["10.0.0.7"]

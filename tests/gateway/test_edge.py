@@ -20,10 +20,10 @@ class Held:
     def __init__(self, gate: Any) -> None:
         self._gate, self.opened, self.entered = gate, asyncio.Event(), asyncio.Event()
 
-    async def identify(self, bearer: str) -> Caller:
+    async def identify(self, bearer: str, address: str = "") -> Caller:
         self.entered.set()
         await self.opened.wait()
-        caller: Caller = await self._gate.identify(bearer)
+        caller: Caller = await self._gate.identify(bearer, address)
         return caller
 
     def __getattr__(self, name: str) -> Any:

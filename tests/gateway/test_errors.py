@@ -149,7 +149,7 @@ async def test_a_run_that_is_gone_is_a_404() -> None:
 
 async def test_an_error_that_nobody_expected_is_a_500_problem_with_an_id() -> None:
     class Broken:
-        async def identify(self, bearer: str) -> Any:
+        async def identify(self, bearer: str, address: str = "") -> Any:
             raise ZeroDivisionError("internals")
 
     async with gateway() as world:

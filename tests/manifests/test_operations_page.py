@@ -17,7 +17,8 @@ from tests.manifests.objects import ROOT, load
 PAGE = (ROOT / "docs/operations.md").read_text()
 SETTINGS = PAGE[PAGE.index("## Settings") :]
 # Told through `Metrics.count` and `Metrics.conflicts` where the servers are put together.
-COUNTED_ELSEWHERE = {"stepfence_conflicts_total", "stepfence_write_conflicts"}
+REVIEWS = {"stepfence_token_reviews_total", "stepfence_token_reviews_remembered_total", "stepfence_token_reviews_limited_total"}
+COUNTED_ELSEWHERE = {"stepfence_conflicts_total", "stepfence_write_conflicts"} | REVIEWS
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 

@@ -71,6 +71,10 @@ class Applier:
         """Return the inputs of one decision."""
         return At(self._clock.now(), self._ids.nonce(), self.settings)
 
+    def monotonic(self) -> float:
+        """Return monotonic seconds."""
+        return self._clock.monotonic()
+
     def known(self, key: RunKey) -> Stored | None:
         """Return the version that was seen last, without asking the store: for what people and workers read, never to decide on."""
         return self._known.get(key)

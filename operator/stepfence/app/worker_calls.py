@@ -11,6 +11,7 @@ from datetime import datetime
 
 from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
 from stepfence.app.bodies import Bodies, Brought, Result
+from stepfence.app.callers import Callers
 from stepfence.app.recorded import NotRead, Payloads, Recorded, told
 from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, Standing, StepView, Stop
 from stepfence.core import fencing, ledger, lifecycle, plan, reports
@@ -44,6 +45,7 @@ class WorkerCalls:
 
     def __init__(self, applier: Applier, records: RecordStore, gate: WorkerGate) -> None:
         self._applier, self._gate = applier, gate
+        self._callers = Callers(applier, gate)
         self._settings = applier.settings
         self._bodies = Bodies(records, applier.settings)
 
@@ -63,22 +65,7 @@ class WorkerCalls:
 
     async def works_for(self, caller: Caller, key: RunKey) -> bool:
         """Whether the pod is a worker of that run: by its owners, or by the run's own word once they are gone. Raises `Unknown`."""
-        identity = await self._gate.worker_of(caller)
-        if identity is not None:
-            return identity.run == key.name
-        known = self._applier.known(key)
-        if known is not None and fencing.vouches(known.run, caller.pod_uid):
-            return True
-        try:
-            known = await self._applier.read(key)
-        except Refused as refused:
-            if refused.code is Code.NOT_FOUND:
-                return False
-            if refused.code is not Code.HELD:
-                raise
-            # The store went back in time: that is told to none but a worker, and its report may be true all the same (R13).
-            known = self._applier.known(key)
-        return known is not None and fencing.vouches(known.run, caller.pod_uid)
+        return await self._callers.works_for(caller, key)
 
     async def claim(self, caller: Caller, key: RunKey, request_id: str) -> ClaimView:
         """Take the run for the calling pod, which must be the pod of the run's current worker.

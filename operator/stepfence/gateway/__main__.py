@@ -28,6 +28,7 @@ from stepfence.stores.kube_client import KubeClient, connect, kube_path, refusal
 from stepfence.stores.kube_gate import KubeWorkerGate
 from stepfence.stores.kube_peers import ready_endpoints
 from stepfence.stores.kube_records import KubeRecordStore
+from stepfence.stores.reviews import ReviewLimits, Reviews
 
 __all__ = ["main", "run"]
 
@@ -84,12 +85,23 @@ def _api(
     settings: GatewaySettings, client: KubeClient, clock: SystemClock, metrics: Metrics, budget: ByteBudget, readiness: Readiness
 ) -> GatewayApp:
     core = settings.core
-    store, gate = KubeRunStore(client, core), KubeWorkerGate(client, clock, core)
+    reviewed = ReviewLimits(settings.token_reviews_per_second, settings.token_reviews_per_address)
+    store, gate = KubeRunStore(client, core), KubeWorkerGate(client, clock, core, reviewed)
     applier = Applier(store, clock, SystemIds(), core, budget=budget, observer=metrics.observe)
     metrics.count("stepfence_conflicts", "Writes that met a version newer than the one that was read.", lambda: applier.conflicts)
+    _count_reviews(metrics, gate.reviews)
     calls = WorkerCalls(applier, BudgetedRecordStore(KubeRecordStore(client, clock.now), budget), gate)
     limits = Limits(settings.max_requests, settings.request_seconds)
     return create_app(calls, gate, readiness=readiness, metrics=metrics, limits=limits)
+
+
+def _count_reviews(metrics: Metrics, reviews: Reviews) -> None:
+    asked = "Tokens that the API server was asked about."
+    metrics.count("stepfence_token_reviews", asked, lambda: reviews.asked)
+    remembered = "Calls with a token that was found wrong a moment before: refused without asking."
+    metrics.count("stepfence_token_reviews_remembered", remembered, lambda: reviews.remembered)
+    limited = "Calls with an unknown token that were sent away, because too many wrong ones came."
+    metrics.count("stepfence_token_reviews_limited", limited, lambda: reviews.limited)
 
 
 def _asker(client: KubeClient) -> Callable[[], Awaitable[None]]:

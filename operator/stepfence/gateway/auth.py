@@ -99,7 +99,7 @@ async def _caller(request: Request, gate: WorkerGate) -> Caller:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not bearer.strip():
         raise Refused(Code.UNAUTHENTICATED, "a bearer token is needed: the one projected into the worker's pod")
-    return await gate.identify(bearer.strip())
+    return await gate.identify(bearer.strip(), request.client.host if request.client else "")
 
 
 async def _identify(request: Request, deps: Deps, caller: Caller) -> Identified:

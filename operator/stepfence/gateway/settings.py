@@ -43,6 +43,10 @@ class GatewaySettings:
     """Deadline of a request."""
     store_seconds: int = 10
     """Deadline of one call to the API server."""
+    token_reviews_per_second: int = 50
+    """Reviews of tokens a second that may come to nothing."""
+    token_reviews_per_address: int = 10
+    """The same for one source address: many workers may share one."""
     drain_seconds: int = 25
     """How long requests in flight may take to finish after SIGTERM."""
     margin_seconds: int = 10

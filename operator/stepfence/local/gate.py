@@ -19,7 +19,7 @@ class LocalGate:
     def __init__(self, workers: Workers, clock: Clock) -> None:
         self._workers, self._clock = workers, clock
 
-    async def identify(self, bearer: str) -> Caller:
+    async def identify(self, bearer: str, address: str = "") -> Caller:  # noqa: ARG002  (the port's shape)
         """See `WorkerGate.identify`."""
         row = await self._workers.by_token(token_hash(bearer))
         if row is None:

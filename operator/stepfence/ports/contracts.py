@@ -163,8 +163,8 @@ class WorkerIdentity:
 class WorkerGate(Protocol):
     """What the world knows of workers."""
 
-    async def identify(self, bearer: str) -> Caller:
-        """Review a token. Raises `Refused(UNAUTHENTICATED)`, `Unknown`."""
+    async def identify(self, bearer: str, address: str = "") -> Caller:
+        """Review a token that came from that network address. Raises `Refused(UNAUTHENTICATED)`, `Unknown`."""
         ...
 
     async def worker_of(self, caller: Caller) -> WorkerIdentity | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from stepfence.schema import GROUP, RUN_LABEL, RUN_UID_LABEL, TOKEN_AUDIENCE
 from stepfence.schema.times import format_time, parse_time
 from stepfence.stores.kube_client import KubeClient, Reply, kube_path, refusal
 from stepfence.stores.kube_pods import end_reported
+from stepfence.stores.reviews import ReviewLimits, Reviews
 from stepfence.stores.ttl_cache import TtlCache
 
 __all__ = ["KubeWorkerGate"]
@@ -25,7 +25,6 @@ __all__ = ["KubeWorkerGate"]
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
-_TOKEN_SECONDS = 60.0
 # The owners of a pod do not change; a pod without a worker's owners may still be adopted, so that is believed only for a moment.
 _OWNER_SECONDS = 3600.0
 _NO_OWNER_SECONDS = 10.0
@@ -43,21 +42,15 @@ class _Owned:
 class KubeWorkerGate:
     """Reviews tokens, follows owners, reads pods, renews Leases."""
 
-    def __init__(self, client: KubeClient, clock: Clock, settings: Settings | None = None) -> None:
+    def __init__(self, client: KubeClient, clock: Clock, settings: Settings | None = None, limits: ReviewLimits | None = None) -> None:
         self._client, self._clock = client, clock
         self._settings = settings or Settings()
-        self._callers: TtlCache[bytes, Caller] = TtlCache(_CACHED)
+        self.reviews = Reviews(self._review, clock, limits)
         self._owners: TtlCache[str, _Owned] = TtlCache(_CACHED)
 
-    async def identify(self, bearer: str) -> Caller:
-        """See `WorkerGate.identify`. A review is believed for 60 s; only the token's hash is kept."""
-        fingerprint = hashlib.sha256(bearer.encode()).digest()
-        caller = self._callers.get(fingerprint, self._clock.monotonic())
-        if caller is None:
-            began = self._clock.monotonic()
-            caller = await self._review(bearer)
-            self._callers.put(fingerprint, caller, began + _TOKEN_SECONDS)
-        return caller
+    async def identify(self, bearer: str, address: str = "") -> Caller:
+        """See `WorkerGate.identify`. A review is believed for 60 s, a refusal for 5. Raises `Refused(OVER_BUDGET)` too."""
+        return await self.reviews.caller(bearer, address)
 
     async def _review(self, bearer: str) -> Caller:
         path = kube_path("authentication.k8s.io/v1", "tokenreviews")

@@ -53,7 +53,7 @@ class MemoryGate:
     pods: dict[str, Pod] = field(default_factory=dict)
     leases: dict[str, datetime] = field(default_factory=dict)
 
-    async def identify(self, bearer: str) -> Caller:
+    async def identify(self, bearer: str, address: str = "") -> Caller:  # noqa: ARG002  (the port's shape)
         """See `WorkerGate.identify`. The token of a pod whose object is gone is no longer good."""
         pod = self.pods.get(bearer)
         if pod is None or pod.vanished:
