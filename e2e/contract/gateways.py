@@ -19,10 +19,12 @@ import httpx
 import yaml
 
 from e2e.cluster import Cluster, eventually
+from stepfence.gateway.proof_keys import KEYS_FILE
 from tests.gateway import certificates
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "stepfence-system"
+PROOF_KEY = b"contract".ljust(32)
 _READY_SECONDS = 60.0
 
 
@@ -52,6 +54,7 @@ class GatewayProcess:
         tls = self.folder / "tls"
         if not tls.exists():
             certificates.write(tls)
+            (tls / KEYS_FILE).write_text(PROOF_KEY.hex())
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         environment = {
             **kept,

@@ -12,9 +12,10 @@ import httpx
 import pytest
 
 from e2e.cluster import Cluster, eventually
-from e2e.contract.gateways import NAMESPACE, GatewayProcess, allow_gateways, two_gateways
+from e2e.contract.gateways import NAMESPACE, PROOF_KEY, GatewayProcess, allow_gateways, two_gateways
 from e2e.contract.kube import GROUP_VERSION, client_of, crd, good, install_crds
 from e2e.contract.workers import PLAN, WorkerPod, Workers, signed_again
+from stepfence.app import TokenProofs
 from stepfence.ports import RunKey
 from tests.gateway.support import code
 
@@ -165,6 +166,23 @@ async def test_a_stale_token_is_refused_on_every_write_route_with_a_visible_reas
     assert (await first.post("/steps/lookup/lose", attempt=1, reason="Late")).json()["outcome"] == "Unknown"
     after = await world.workers.run(first.key)
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_a_token_that_was_never_given_changes_nothing_and_one_that_was_given_holds_a_run_that_does_not_know_it(world: World) -> None:
+    worker = await world.worker()
+    claimed = await worker.claim()
+    proofs = TokenProofs((PROOF_KEY,))
+    assert claimed["tokenProof"] == proofs.of(claimed["uid"], 1)
+    before = await world.workers.run(worker.key)
+    for forged in (None, claimed["tokenProof"]):
+        refused = await worker.post("/steps/lookup/begin", payload={}, token=2, tokenProof=forged)
+        assert code(refused) == "fenced"
+    assert await world.workers.run(worker.key) == before
+    # As from a store that went back: a gateway gave this token, the run does not know it.
+    given = proofs.of(claimed["uid"], 2)
+    assert code(await worker.through(world.second).post("/renew", token=2, tokenProof=given)) == "held"
+    held = (await world.workers.run(worker.key))["status"]
+    assert (held["hold"]["reason"], held["fencingToken"]) == ("LedgerBehind", 1)
 
 
 async def test_the_truth_of_a_recorded_attempt_is_heard_under_a_stale_token(world: World) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from stepfence.app.proofs import KEY_BYTES
 from stepfence.controller.certificate_keeper import gateway_names
 from stepfence.controller.certificates import Authority, Pair, Serving, decode_secret, encode_secret, next_authority, next_serving
 from stepfence.testing.clock import EPOCH
@@ -56,6 +58,25 @@ def test_a_serving_certificate_is_renewed_after_two_thirds_of_its_life(authority
 def test_a_serving_certificate_is_renewed_for_other_names_and_by_another_authority(authority: Authority, serving: Serving) -> None:
     assert next_serving(serving, authority, (*NAMES, "new.example"), EPOCH).pair != serving.pair
     assert next_serving(serving, next_authority(None, EPOCH), NAMES, EPOCH).pair != serving.pair
+
+
+def test_the_keys_of_token_proofs_are_made_once_and_stay_when_certificates_change(authority: Authority, serving: Serving) -> None:
+    assert len(bytes.fromhex(serving.proof_keys.decode())) == KEY_BYTES
+    assert next_serving(None, authority, NAMES, EPOCH).proof_keys != serving.proof_keys
+    for again in (
+        next_serving(serving, authority, NAMES, later(days=61)),
+        next_serving(serving, next_authority(None, EPOCH), NAMES, EPOCH),
+        next_serving(serving, Authority(authority.current, authority.current), NAMES, EPOCH),
+    ):
+        assert again.proof_keys == serving.proof_keys
+    both = replace(serving, proof_keys=serving.proof_keys + b"ab" * KEY_BYTES)
+    assert next_serving(both, authority, NAMES, later(days=61)).proof_keys == both.proof_keys
+
+
+def test_a_secret_of_an_older_version_gets_keys_without_a_new_certificate(authority: Authority, serving: Serving) -> None:
+    fresh = next_serving(replace(serving, proof_keys=b""), authority, NAMES, EPOCH)
+    assert fresh.proof_keys
+    assert replace(fresh, proof_keys=serving.proof_keys) == serving
 
 
 def test_an_announced_authority_is_published_without_a_new_certificate(authority: Authority, serving: Serving) -> None:

@@ -23,6 +23,7 @@ class Pod:
     def __init__(self, client: httpx.AsyncClient, run: MemoryRun, bearer: str) -> None:
         self.client, self.run, self.bearer = client, run, bearer
         self.token = 0
+        self.proof: str | None = None
         self._ids = itertools.count(1)
 
     @property
@@ -30,16 +31,17 @@ class Pod:
         return f"/v1/namespaces/{self.run.key.namespace}/agentruns/{self.run.key.name}"
 
     async def post(self, path: str, **body: Any) -> httpx.Response:
-        """Call a route; `requestID` and `token` are filled in unless given."""
-        whole = {"requestID": f"{self.bearer[:8]}-{next(self._ids)}", "token": self.token, **body}
+        """Call a route; `requestID`, `token` and `tokenProof` are filled in unless given."""
+        proof = {} if self.proof is None else {"tokenProof": self.proof}
+        whole = {"requestID": f"{self.bearer[:8]}-{next(self._ids)}", "token": self.token, **proof, **body}
         return await self.client.post(self.base + path, json=whole, headers={"Authorization": f"Bearer {self.bearer}"})
 
     async def claim(self) -> dict[str, Any]:
-        """Take the run and keep its token."""
+        """Take the run and keep its token with the proof of it."""
         answer = await self.post("/claim")
         assert answer.status_code == 200, answer.text
         claimed: dict[str, Any] = answer.json()
-        self.token = claimed["token"]
+        self.token, self.proof = claimed["token"], claimed["tokenProof"]
         return claimed
 
     async def get(self, path: str) -> httpx.Response:

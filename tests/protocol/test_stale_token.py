@@ -1,10 +1,10 @@
-"""A worker whose token is stale loses in every operation that it has, and what is stored does not change."""
+"""A worker whose token is stale, or that it made up, loses in every operation that it has, and what is stored does not change."""
 
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from stepfence.app import Applier, WorkerCalls
+from stepfence.app import Applier, TokenProofs, WorkerCalls
 from stepfence.app.worker_calls import Call
 from stepfence.core.decide import decide
 from stepfence.core.errors import Code, Refused
@@ -18,6 +18,7 @@ from stepfence.testing.clock import FakeClock, FakeIds
 from stepfence.testing.pods import MemoryGate, Pod
 
 KEY = RunKey("support", "refund")
+PROOFS = TokenProofs((b"k" * 32,))
 OLD, NEW = Caller("support", "pod-1", "pod-1-uid"), Caller("support", "pod-2", "pod-2-uid")
 Said = Callable[[WorkerCalls, Call], Awaitable[object]]
 
@@ -48,7 +49,7 @@ async def fenced() -> tuple[WorkerCalls, MemoryRunStore]:
     store.create({"metadata": {"namespace": KEY.namespace, "name": KEY.name}, "spec": {"plan": plan, "template": {}}})
     applier = Applier(store, clock, FakeIds(), Settings())
     gate = MemoryGate(clock)
-    calls = WorkerCalls(applier, MemoryRecordStore(), gate)
+    calls = WorkerCalls(applier, MemoryRecordStore(), gate, PROOFS)
     uid = (await store.load(KEY)).run.uid
     await applier.apply(KEY, lambda run, at: (decide(run, World(mark=uid), at).run, None))
     stored = (await applier.apply(KEY, lambda run, at: (decide(run, World(mark=uid), at).run, None))).stored
@@ -81,12 +82,49 @@ async def test_the_truth_is_heard_under_an_old_token(fenced: tuple[WorkerCalls, 
     assert store.document(KEY)["status"]["ledger"]["pay"]["state"] == "Done"
 
 
-async def test_a_token_of_the_future_means_that_the_store_went_back_in_time(fenced: tuple[WorkerCalls, MemoryRunStore]) -> None:
+WITH_A_TOKEN: dict[str, Said] = {**OPERATIONS, "complete": lambda calls, call: calls.complete(call, "pay", 1, {"refund": "re_9"})}
+
+
+FORGED: dict[str, Callable[[str], str | None]] = {
+    "nothing": lambda _uid: None,
+    "a text": lambda _uid: "p1.0000000000000000000000000000000000000000000",
+    "the proof of its own token": lambda uid: PROOFS.of(uid, 2),
+    "the proof of another run": lambda _uid: PROOFS.of("uid-of-another-run", 9),
+    "a proof under a key of its own": lambda uid: TokenProofs((b"x" * 32,)).of(uid, 9),
+}
+
+
+@pytest.mark.parametrize("name", WITH_A_TOKEN)
+@pytest.mark.parametrize("brings", FORGED)
+async def test_a_token_that_no_server_gave_is_refused_and_changes_nothing(
+    name: str, brings: str, fenced: tuple[WorkerCalls, MemoryRunStore]
+) -> None:
+    calls, store = fenced
+    before = store.document(KEY)
+    uid = before["metadata"]["uid"]
+    for caller in (NEW, OLD):
+        with pytest.raises(Refused) as refused:
+            await WITH_A_TOKEN[name](calls, Call(caller, KEY, 9, FORGED[brings](uid)))
+        assert refused.value.code is Code.FENCED
+    assert store.document(KEY) == before
+    # Its own run goes on under the token that it has.
+    assert (await calls.begin(Call(NEW, KEY, 2), "look", "new", {})).outcome == "Go"
+
+
+@pytest.mark.parametrize("name", WITH_A_TOKEN)
+async def test_a_token_that_a_server_gave_and_the_store_does_not_know_means_that_the_store_went_back_in_time(
+    name: str, fenced: tuple[WorkerCalls, MemoryRunStore]
+) -> None:
     calls, store = fenced
     with pytest.raises(Refused) as refused:
-        await calls.begin(Call(NEW, KEY, 9), "look", "new", {})
+        await WITH_A_TOKEN[name](calls, given(store, 9))
     assert refused.value.code is Code.HELD
     assert store.document(KEY)["status"]["hold"]["reason"] == "LedgerBehind"
+
+
+def given(store: MemoryRunStore, token: int) -> Call:
+    """A call under a token that a server gave before the store went back."""
+    return Call(NEW, KEY, token, PROOFS.of(store.document(KEY)["metadata"]["uid"], token))
 
 
 async def test_a_token_of_the_future_asks_anew_about_a_hold_whose_answer_may_stand_in_the_spec_and_once(
@@ -98,7 +136,7 @@ async def test_a_token_of_the_future_asks_anew_about_a_hold_whose_answer_may_sta
     holds = []
     for request in ("one", "two"):
         with pytest.raises(Refused):
-            await calls.begin(Call(NEW, KEY, 9), "look", request, {})
+            await calls.begin(given(store, 9), "look", request, {})
         holds.append(store.document(KEY)["status"]["hold"])
     assert holds[0] == holds[1]
     assert holds[0]["question"] != asked["question"]

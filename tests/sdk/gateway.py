@@ -65,6 +65,7 @@ class ScriptedGateway:
             self.plan = {"digest": "sha256:0", "steps": steps}
         self.timeout = timeout
         self.token = 0
+        self.proof: str | None = None
         self.attempts: dict[str, int] = defaultdict(int)
         self.state: dict[str, Json] = {}
         self.stop: Any = None
@@ -158,6 +159,7 @@ class ScriptedGateway:
         self.token += 1
         return {
             "token": self.token,
+            "tokenProof": self.proof,
             "runID": "support/refund-4711",
             "namespace": "support",
             "name": "refund-4711",

@@ -9,7 +9,7 @@ import pytest
 
 import stepfence
 from stepfence.sdk.settings import Settings
-from tests.sdk.gateway import ScriptedGateway, connection
+from tests.sdk.gateway import Problem, ScriptedGateway, connection
 from tests.sdk.virtual import virtual_time
 
 ENVIRON = {
@@ -139,3 +139,35 @@ def test_importing_stepfence_does_not_load_the_sdk() -> None:
     assert set(stepfence.__all__) <= set(dir(stepfence))
     with pytest.raises(AttributeError):
         stepfence.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("proof", ["p1.proof", None], ids=["a gateway with keys", "an older gateway"])
+async def test_every_call_under_a_token_carries_the_proof_that_came_with_it(proof: str | None, tmp_path: Path) -> None:
+    gateway = ScriptedGateway({"refund": "Payment", "late": "Payment", "odd": "Payment"})
+    gateway.proof = proof
+
+    async def pay(payload: object, _step: object) -> object:
+        return payload
+
+    async def no(_payload: object, _step: object) -> object:
+        raise stepfence.NotApplied("no")
+
+    async def who_knows(_payload: object, step: stepfence.Step) -> object:
+        async with step.sending():
+            raise OSError("broken")
+
+    async with connection(gateway, tmp_path) as run:
+        await run.plan([stepfence.PlanStep(id="refund", action=stepfence.Action.PAYMENT)])
+        await run.step("refund", stepfence.Action.PAYMENT, {}, pay)
+        with pytest.raises(stepfence.StepFailed):
+            await run.step("late", stepfence.Action.PAYMENT, {}, no)
+        await run._session.calls.renew()
+        await run._session.calls.drain(5)
+        gateway.on("steps/odd/lose", Problem("halted"))
+        with pytest.raises(stepfence.Halted):
+            await run.step("odd", stepfence.Action.PAYMENT, {}, who_knows)
+        await run.finish()
+    told = {route for route, _body in gateway.calls} - {"claim"}
+    assert told >= {"plan", "steps/refund/begin", "steps/refund/complete", "steps/late/fail", "steps/odd/lose", "renew", "drain", "finish"}
+    assert {route for route, body in gateway.calls if body.get("tokenProof") == proof} - {"claim"} == told
+    assert proof is not None or not any("tokenProof" in body for _route, body in gateway.calls)

@@ -2,6 +2,7 @@
 
 from stepfence.app.apply import Applied, Applier, Budget, Edit
 from stepfence.app.bodies import Bodies
+from stepfence.app.proofs import TokenProofs
 from stepfence.app.worker_calls import WorkerCalls
 
-__all__ = ["Applied", "Applier", "Bodies", "Budget", "Edit", "WorkerCalls"]
+__all__ = ["Applied", "Applier", "Bodies", "Budget", "Edit", "TokenProofs", "WorkerCalls"]

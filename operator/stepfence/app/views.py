@@ -49,6 +49,7 @@ class ClaimView:
     """The answer to a claim: everything a worker needs to replay."""
 
     token: int
+    token_proof: str | None
     run_id: str
     namespace: str
     name: str

@@ -12,6 +12,7 @@ from datetime import datetime
 from stepfence.app.apply import Applied, Applier, Edit, T, remaining_bytes
 from stepfence.app.bodies import Bodies, Brought, Result
 from stepfence.app.callers import Callers
+from stepfence.app.proofs import TokenProofs
 from stepfence.app.recorded import NotRead, Payloads, Recorded, told
 from stepfence.app.views import BeginView, ClaimView, Remaining, ResultView, Standing, StepView, Stop
 from stepfence.core import fencing, ledger, lifecycle, plan, reports
@@ -33,18 +34,19 @@ Ending = tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who calls, about which run, under which fencing token."""
+    """Who calls, about which run, under which fencing token. `proof`: what the claim answered beside the token."""
 
     caller: Caller
     key: RunKey
     token: int
+    proof: str | None = None
 
 
 class WorkerCalls:
     """The use cases of a worker."""
 
-    def __init__(self, applier: Applier, records: RecordStore, gate: WorkerGate) -> None:
-        self._applier, self._gate = applier, gate
+    def __init__(self, applier: Applier, records: RecordStore, gate: WorkerGate, proofs: TokenProofs | None = None) -> None:
+        self._applier, self._gate, self._proofs = applier, gate, proofs or TokenProofs()
         self._callers = Callers(applier, gate)
         self._settings = applier.settings
         self._bodies = Bodies(records, applier.settings)
@@ -97,6 +99,7 @@ class WorkerCalls:
         run, at = stored.run, self._applier.at()
         return ClaimView(
             token=run.token,
+            token_proof=self._proofs.of(run.uid, run.token),
             run_id=run.identity,
             namespace=run.namespace,
             name=run.name,
@@ -252,6 +255,8 @@ class WorkerCalls:
     async def renew(self, call: Call) -> Stop | None:
         """Renew the lease of an idle worker, outside the hot object while its Job stands; answer why it must stop, if it must."""
         stored = await self._applier.read(call.key)
+        if call.token > stored.run.token:
+            await self._renew_inside(call)  # refuses it, and holds the run when the token was given by a server
         fencing.require_token(stored.run, call.token, call.caller.pod_uid)
         if await self._gate.worker_of(call.caller) is None:
             await self._renew_inside(call)  # its Job is gone, and a Lease would go with it
@@ -347,12 +352,19 @@ class WorkerCalls:
                 # Before its token is looked at: it says nothing of this run, least of all that the store went back in time.
                 raise Refused(Code.NOT_FOUND, "the run of this pod is gone: another one has its name")
             if call.token > run.token:
-                behind = f"token {call.token} is newer than the stored one ({run.token}): the store went back in time"
-                raise ledger.RefusedAfter(Refused(Code.HELD, behind), lifecycle.hold_behind(run, behind, at, anew=False))
+                raise self._ahead(call, run, at)
             changed, answer = edit(run, at)
             return (renewed(changed, call.caller, at) if changed != run else run), answer
 
         return await self._applier.apply(call.key, with_lease, urgent=urgent, reserve=reserve, bodies=bodies)
+
+    def _ahead(self, call: Call, run: Run, at: At) -> Refused:
+        """Return the answer to a token that is newer than the stored one: a worker alone can name any, so it must show who gave it."""
+        if not self._proofs.shown(call.proof, run.uid, call.token):
+            made_up = f"token {call.token} is newer than the stored one ({run.token}), and nothing shows that it was given"
+            return Refused(Code.FENCED, made_up)
+        behind = f"token {call.token} is newer than the stored one ({run.token}): the store went back in time"
+        return ledger.RefusedAfter(Refused(Code.HELD, behind), lifecycle.hold_behind(run, behind, at, anew=False))
 
 
 def _claiming(claim: fencing.Claim, seen: Holder | None, fact: HolderFact) -> Edit[bool]:

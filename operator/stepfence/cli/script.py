@@ -89,7 +89,7 @@ def _shared(calls: Calls, settings: Settings, state: StateDir) -> wire.Claim | N
         return None
     if (known.run_uid, known.worker) != (settings.run_uid, settings.worker):
         return None
-    calls.token = known.token
+    calls.adopt(known.token, known.token_proof)
     return known.claim
 
 
@@ -97,7 +97,12 @@ async def _fresh(calls: Calls, settings: Settings, state: StateDir) -> wire.Clai
     claim = await calls.claim()
     state.write_claim(
         ClaimFile(
-            kind="exec", token=claim.token, run_uid=settings.run_uid, worker=settings.worker, claim=claim.model_copy(update={"ledger": {}})
+            kind="exec",
+            token=claim.token,
+            token_proof=claim.token_proof,
+            run_uid=settings.run_uid,
+            worker=settings.worker,
+            claim=claim.model_copy(update={"ledger": {}}),
         )
     )
     return claim
@@ -116,7 +121,7 @@ async def drain_pod(settings: Settings, options: Options, seconds: float, transp
     if known is None:
         return 0
     session = Session(settings, options, transport=transport)
-    session.calls.token = known.token
+    session.calls.adopt(known.token, known.token_proof)
     try:
         with contextlib.suppress(Stop, StepfenceError):
             await session.calls.drain(min(5.0, seconds))

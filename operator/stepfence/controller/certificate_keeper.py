@@ -14,6 +14,7 @@ from stepfence.stores.kube_client import KubeClient, kube_path, refusal
 
 __all__ = ["AUTHORITY_SECRET", "SERVING_SECRET", "CertificateKeeper", "gateway_names"]
 
+_PROOF_KEYS = "token-proof-keys"
 AUTHORITY_SECRET, SERVING_SECRET = "stepfence-ca", "stepfence-gateway-tls"
 _LOG = structlog.get_logger(__name__)
 
@@ -50,11 +51,14 @@ class CertificateKeeper:
             _LOG.info("certificate authority renewed", announced=authority.following is not None)
         data, revision = await self._read(SERVING_SECRET)
         before = (
-            Serving(Pair(data["tls.crt"], data["tls.key"]), data.get("ca.crt", b"")) if "tls.crt" in data and "tls.key" in data else None
+            Serving(Pair(data["tls.crt"], data["tls.key"]), data.get("ca.crt", b""), data.get(_PROOF_KEYS, b""))
+            if "tls.crt" in data and "tls.key" in data
+            else None
         )
         serving = next_serving(before, authority, self._names, now)
         if serving != before:
-            values = {"tls.crt": serving.pair.certificate, "tls.key": serving.pair.key, "ca.crt": serving.bundle}
+            pair = serving.pair
+            values = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": serving.bundle, _PROOF_KEYS: serving.proof_keys}
             await self._write(SERVING_SECRET, "kubernetes.io/tls", values, revision)
             _LOG.info("gateway certificate renewed")
         self._bundle = authority.bundle

@@ -7,6 +7,7 @@ are told from 80 % of the old one's life on, and signs from 90 %. Everything her
 from __future__ import annotations
 
 import base64
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ __all__ = ["Authority", "Pair", "Serving", "decode_secret", "encode_secret", "ne
 
 _AUTHORITY_LIFE = timedelta(days=3650)
 _SERVING_LIFE = timedelta(days=90)
+_PROOF_KEY_BYTES = 32
 _ANNOUNCE, _SWITCH, _RENEW = 0.8, 0.9, 2 / 3
 # Clocks of workers may be behind ours.
 _BACKDATE = timedelta(minutes=10)
@@ -53,10 +55,11 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The gateway's pair and the authorities as last published."""
+    """The gateway's pair, the authorities as last published, and the keys of token proofs: one a line, in hex, the newest first."""
 
     pair: Pair
     bundle: bytes
+    proof_keys: bytes = b""
 
 
 def next_authority(stored: Authority | None, now: datetime) -> Authority:
@@ -73,9 +76,11 @@ def next_authority(stored: Authority | None, now: datetime) -> Authority:
 
 def next_serving(stored: Serving | None, authority: Authority, names: tuple[str, ...], now: datetime) -> Serving:
     """Return the gateway's certificate as it should stand now; the same one while it is young, signed by `authority` and for `names`."""
+    # These stay: the proofs that workers have are good for as long as their keys are known.
+    keys = (stored.proof_keys if stored is not None else b"") or secrets.token_hex(_PROOF_KEY_BYTES).encode() + b"\n"
     if stored is not None and _still_good(stored.pair, authority.current, names, now):
-        return stored if stored.bundle == authority.bundle else Serving(stored.pair, authority.bundle)
-    return Serving(_new_serving(authority.current, names, now), authority.bundle)
+        return Serving(stored.pair, authority.bundle, keys)
+    return Serving(_new_serving(authority.current, names, now), authority.bundle, keys)
 
 
 def _still_good(pair: Pair, issuer: Pair, names: tuple[str, ...], now: datetime) -> bool:

@@ -11,7 +11,7 @@ import structlog
 import uvicorn
 from kubernetes.aio.config import ConfigException
 
-from stepfence.app import Applier, WorkerCalls, logs
+from stepfence.app import Applier, TokenProofs, WorkerCalls, logs
 from stepfence.app.budget import BudgetedRecordStore, ByteBudget
 from stepfence.app.system import SystemClock, SystemIds
 from stepfence.gateway.app import GatewayApp, create_app
@@ -19,6 +19,7 @@ from stepfence.gateway.edge import Limits
 from stepfence.gateway.health import Readiness, create_health_app
 from stepfence.gateway.metrics import Metrics
 from stepfence.gateway.peers import follow_share
+from stepfence.gateway.proof_keys import follow_keys
 from stepfence.gateway.serving import serve
 from stepfence.gateway.settings import BadSetting, GatewaySettings
 from stepfence.gateway.tls import Certificate
@@ -73,16 +74,25 @@ async def run(settings: GatewaySettings, client: KubeClient, stop: asyncio.Event
     budget = ByteBudget(clock, settings.bytes_per_second, meter=metrics)
     metrics.budget_waiting.set_function(lambda: budget.waiting)
     readiness = Readiness(clock, _asker(client))
-    api = _api(settings, client, clock, metrics, budget, readiness)
+    proofs = TokenProofs()
+    api = _api(settings, client, clock, metrics, budget, readiness, proofs)
     share = asyncio.create_task(follow_share(budget, metrics, _counter(settings, client)), name="byte budget share")
+    keys = asyncio.create_task(follow_keys(settings.tls_dir, proofs), name="keys of token proofs")
     try:
         await serve(settings, api, create_health_app(readiness, metrics), readiness, Certificate(settings.tls_dir), stop)
     finally:
         share.cancel()
+        keys.cancel()
 
 
 def _api(
-    settings: GatewaySettings, client: KubeClient, clock: SystemClock, metrics: Metrics, budget: ByteBudget, readiness: Readiness
+    settings: GatewaySettings,
+    client: KubeClient,
+    clock: SystemClock,
+    metrics: Metrics,
+    budget: ByteBudget,
+    readiness: Readiness,
+    proofs: TokenProofs,
 ) -> GatewayApp:
     core = settings.core
     reviewed = ReviewLimits(settings.token_reviews_per_second, settings.token_reviews_per_address)
@@ -90,7 +100,7 @@ def _api(
     applier = Applier(store, clock, SystemIds(), core, budget=budget, observer=metrics.observe)
     metrics.count("stepfence_conflicts", "Writes that met a version newer than the one that was read.", lambda: applier.conflicts)
     _count_reviews(metrics, gate.reviews)
-    calls = WorkerCalls(applier, BudgetedRecordStore(KubeRecordStore(client, clock.now), budget), gate)
+    calls = WorkerCalls(applier, BudgetedRecordStore(KubeRecordStore(client, clock.now), budget), gate, proofs)
     limits = Limits(settings.max_requests, settings.request_seconds)
     return create_app(calls, gate, readiness=readiness, metrics=metrics, limits=limits)
 

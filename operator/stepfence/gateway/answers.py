@@ -78,6 +78,7 @@ def claim_answer(claim: ClaimView) -> replies.ClaimAnswer:
     """Return a claim with its plan and ledger."""
     return replies.ClaimAnswer(
         token=claim.token,
+        token_proof=claim.token_proof,
         run_id=claim.run_id,
         namespace=claim.namespace,
         name=claim.name,

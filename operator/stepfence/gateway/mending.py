@@ -20,11 +20,13 @@ __all__ = [
     "LONGEST_PAUSE",
     "MESSAGE_CHARACTERS",
     "NO_REASON",
+    "PROOF_CHARACTERS",
     "REASON_CHARACTERS",
     "as_digest",
     "as_flag",
     "as_message",
     "as_pause",
+    "as_proof",
     "as_reason",
     "as_request_id",
     "as_size",
@@ -40,6 +42,7 @@ log = structlog.get_logger(__name__)
 LONGEST_PAUSE = 86_400.0
 REASON_CHARACTERS = 128
 MESSAGE_CHARACTERS = 1024
+PROOF_CHARACTERS = 1024
 NO_REASON = "Unspecified"
 _LARGEST = 2**53 - 1
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -119,6 +122,14 @@ def as_request_id(value: Any) -> str:
         return value
     mended("requestID")
     return ""
+
+
+def as_proof(value: Any) -> str | None:
+    """Return a proof, None for what is none: it shows nothing, and a report needs none."""
+    if value is None or (isinstance(value, str) and value.isascii() and len(value) <= PROOF_CHARACTERS):
+        return value
+    mended("tokenProof")
+    return None
 
 
 def as_time(value: Any) -> datetime | None:

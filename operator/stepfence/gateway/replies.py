@@ -97,6 +97,7 @@ class ClaimAnswer(Wire):
     """Everything that a worker needs to replay."""
 
     token: int
+    token_proof: str | None = Field(default=None, description="Hand it back with every call: it shows that the token was given.")
     run_id: str = Field(alias="runID")
     namespace: str
     name: str

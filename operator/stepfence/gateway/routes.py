@@ -43,7 +43,7 @@ Step = Annotated[str, Path(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_lengt
 
 def _call(who: Identified, body: wire.Body, step: str | None = None) -> Call:
     structlog.contextvars.bind_contextvars(token=body.token, step=step, request_id=body.request_id)
-    return Call(who.caller, who.key, body.token)
+    return Call(who.caller, who.key, body.token, body.token_proof)
 
 
 async def _told(result: Json, tell: Callable[[Json], Awaitable[StepView]]) -> StepView:

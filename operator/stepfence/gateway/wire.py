@@ -74,6 +74,8 @@ Message = Annotated[str, _cut(mending.MESSAGE_CHARACTERS), _MESSAGE]
 _DIGEST = Field(json_schema_extra={"pattern": "^sha256:[0-9a-f]{64}$"})
 _REQUEST_ID = r"^[A-Za-z0-9_-]{1,64}$"
 _ABOUT_FENCE = "The fencing token of the claim."
+_PROOF = Field(max_length=mending.PROOF_CHARACTERS)
+_ABOUT_PROOF = "As the claim answered it. Without it a token newer than the stored one is `fenced`; with it the run is held."
 _ABOUT_ID = "Random for each call, the same for its repeats."
 RequestId = Annotated[str, Field(alias="requestID", pattern=_REQUEST_ID, description=_ABOUT_ID)]
 
@@ -110,6 +112,7 @@ def _result(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 
 # Of reports. What the document says of them is what a worker should send; what is read is more.
 ToldToken = Annotated[Number, _whole("token"), Field(description=_ABOUT_FENCE)]
+ToldProof = Annotated[Annotated[str, _PROOF] | None, BeforeValidator(mending.as_proof), Field(description=_ABOUT_PROOF)]
 ToldAttempt = Annotated[Annotated[StrictInt, Field(ge=1, le=_LARGEST)], _whole("attempt")]
 ToldReason = Annotated[str, BeforeValidator(mending.as_reason), _REASON]
 ToldMessage = Annotated[str, BeforeValidator(mending.as_message), _MESSAGE]
@@ -136,6 +139,7 @@ class Body(Wire):
 
     request_id: RequestId
     token: Number = Field(description=_ABOUT_FENCE)
+    token_proof: Annotated[str, _PROOF] | None = Field(default=None, description=_ABOUT_PROOF)
 
 
 class ApprovalBody(Wire):
@@ -186,6 +190,7 @@ class ReportBody(Body):
 
     request_id: ToldId
     token: ToldToken
+    token_proof: ToldProof = None
 
     @model_validator(mode="before")
     @classmethod

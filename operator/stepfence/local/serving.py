@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import socket
 from collections.abc import AsyncIterator, Iterator
 
 import structlog
 import uvicorn
 
-from stepfence.app import WorkerCalls
+from stepfence.app import TokenProofs, WorkerCalls
+from stepfence.app.proofs import KEY_BYTES
 from stepfence.gateway.app import create_app
 from stepfence.local.gate import LocalGate
 from stepfence.local.state import State
 
-__all__ = ["gateway"]
+__all__ = ["gateway", "token_proofs"]
 
 _LOG = structlog.get_logger(__name__)
 _HOST = "127.0.0.1"
 _PORT = "gateway-port"
+_PROOF_KEY = "token-proof-key"
 _DRAIN_SECONDS = 10
 
 
@@ -33,7 +36,7 @@ class _Server(uvicorn.Server):
 async def gateway(state: State) -> AsyncIterator[str]:
     """Serve the worker API around a block and yield its URL. Raises `OSError` when there is no port."""
     gate = LocalGate(state.workers, state.clock)
-    app = create_app(WorkerCalls(state.applier, state.records, gate), gate)
+    app = create_app(WorkerCalls(state.applier, state.records, gate, await token_proofs(state)), gate)
     listener = await _listen(state)
     config = uvicorn.Config(
         app,
@@ -53,6 +56,15 @@ async def gateway(state: State) -> AsyncIterator[str]:
         server.should_exit = True
         await task
         listener.close()
+
+
+async def token_proofs(state: State) -> TokenProofs:
+    """Read the state file's own key, made once: workers may outlive the process that gave them their token."""
+    known = await state.workers.setting(_PROOF_KEY)
+    if known is None:
+        known = secrets.token_hex(KEY_BYTES)
+        await state.workers.remember(_PROOF_KEY, known)
+    return TokenProofs((bytes.fromhex(known),))
 
 
 async def _listen(state: State) -> socket.socket:

@@ -48,13 +48,14 @@ def now() -> float:
 
 
 class Calls:
-    """One worker's conversation with the gateway. `token` is set by `claim`."""
+    """One worker's conversation with the gateway. `token` is set by `claim`, or by `adopt` when another process of the pod claimed."""
 
     def __init__(self, sender: Sender, latch: Latch, options: Options) -> None:
         self._sender = sender
         self._latch = latch
         self._options = options
         self.token: int | None = None
+        self._proof: dict[str, JsonValue] = {}
         self.last_write = now()
 
     async def claim(self) -> wire.Claim:
@@ -74,8 +75,13 @@ class Calls:
                 await asyncio.sleep(pause)
             else:
                 answer = wire.read(wire.Claim, reply)
-                self.token = answer.token
+                self.adopt(answer.token, answer.token_proof)
                 return answer
+
+    def adopt(self, token: int, proof: str | None) -> None:
+        """Speak under that token from now on. `proof`: what the claim answered beside it; older gateways answer none."""
+        self.token = token
+        self._proof = {} if proof is None else {"tokenProof": proof}
 
     def _patience_with(self, code: str) -> float:
         if code in (Code.HOLDER_ALIVE, Code.BUSY):
@@ -96,7 +102,7 @@ class Calls:
     async def begin_once(self, step: str, body: Mapping[str, JsonValue], limit: float) -> wire.BeginAnswer | wire.Expired:
         """Ask once; raise `Unavailable`, a `Stop`, `CallRefused`. `Busy` is answered as a wait."""
         try:
-            reply = await self._send("POST", f"/steps/{step}/begin", body, limit=limit)
+            reply = await self._send("POST", f"/steps/{step}/begin", {**self._proof, **body}, limit=limit)
         except Problem as problem:
             if problem.body.code == Code.BUSY:
                 pause = problem.body.retry_after_seconds or 1.0
@@ -210,7 +216,7 @@ class Calls:
         return reply
 
     def _body(self, body: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-        return {"requestID": new_request_id(), "token": self.token, **body}
+        return {"requestID": new_request_id(), "token": self.token, **self._proof, **body}
 
     def _refusal(self, problem: Problem, *, latch: bool = True) -> BaseException:
         stop = stop_from_problem(problem.body, claimed=self.token is not None)

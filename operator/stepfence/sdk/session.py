@@ -112,7 +112,10 @@ class Session:
             raise Draining("this pod was told to go")
         claim = await self.calls.claim()
         if self.state is not None:
-            self.state.write_claim(ClaimFile(kind="process", token=claim.token, run_uid=claim.uid, worker=self._settings.worker))
+            mine = ClaimFile(
+                kind="process", token=claim.token, token_proof=claim.token_proof, run_uid=claim.uid, worker=self._settings.worker
+            )
+            self.state.write_claim(mine)
         return claim
 
     def drain(self) -> None:

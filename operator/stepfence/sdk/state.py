@@ -27,6 +27,7 @@ class ClaimFile(BaseModel):
 
     kind: Literal["process", "exec"]
     token: int
+    token_proof: str | None = None
     run_uid: str = ""
     worker: str = ""
     # For exec calls: the whole answer but the ledger, so that they need no claim of their own.

@@ -94,6 +94,7 @@ class Claim(Wire):
     """The answer to a claim. Seconds throughout."""
 
     token: int
+    token_proof: str | None = None
     run_id: str = Field(alias="runID")
     namespace: str = ""
     name: str = ""

@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import httpx
 
-from stepfence.app import Applier, Bodies, WorkerCalls
+from stepfence.app import Applier, Bodies, TokenProofs, WorkerCalls
+from stepfence.app.proofs import KEY_BYTES
 from stepfence.app.system import SystemClock, SystemIds
 from stepfence.core.canonical import Json, parse
 from stepfence.core.decide import Decided, decide
@@ -43,7 +44,9 @@ class MemoryCluster:
         self.store, self.records = MemoryRunStore(self.settings), MemoryRecordStore(self.clock.now)
         self.gate = MemoryGate(self.clock)
         self.applier = Applier(self.store, self.clock, ids or SystemIds(), self.settings)
-        self.app = create_app(WorkerCalls(self.applier, self.records, self.gate), self.gate)
+        # The same key in every test: what is proven here never leaves the process.
+        self.proofs = TokenProofs((b"stepfence.testing".ljust(KEY_BYTES),))
+        self.app = create_app(WorkerCalls(self.applier, self.records, self.gate, self.proofs), self.gate)
         self.jobs: dict[RunKey, list[str]] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
