@@ -1,13 +1,13 @@
-"""`python -m bench [latency] [claim] [idle]`: all of them by default. Each prints its figures; none fails by a figure."""
+"""`python -m bench [latency] [idle] [flood] [claim]`: all of them by default. Each prints its figures; none fails by a figure."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 
-from bench import claim, idle, latency
+from bench import claim, flood, idle, latency
 
-_ALL = {"latency": latency.main, "idle": idle.main, "claim": claim.main}
+_ALL = {"latency": latency.main, "idle": idle.main, "flood": flood.main, "claim": claim.main}
 
 
 def main() -> None:

@@ -8,12 +8,13 @@ from typing import Any, Self
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from stepfence.app import Applier, WorkerCalls
 from stepfence.core.errors import Code, Refused
 from stepfence.core.model import Run
 from stepfence.gateway.app import create_app
-from stepfence.gateway.auth import POD_REQUESTS
+from stepfence.gateway.auth import POD_REQUESTS, RECOGNISED
 from stepfence.ports import Caller, RunKey, Stored, WorkerIdentity
 from stepfence.testing import FakeIds
 from stepfence.testing.pods import MemoryGate
@@ -296,3 +297,21 @@ async def test_the_gate_is_told_which_address_a_token_came_from_and_believes_no_
             path = f"/v1/namespaces/support/agentruns/{run.key.name}/claim"
             assert code(await client.post(path, json={}, headers=headers)) == "unauthenticated"
     assert addresses == ["10.0.0.7"]
+
+
+async def test_a_connection_is_recognised_by_a_call_of_a_worker_about_its_run_and_by_no_other() -> None:
+    recognised: list[str] = []
+    async with gateway() as world:
+        worker, other = await world.claimed(), await world.run("other")
+
+        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+            await world.cluster.app({**scope, RECOGNISED: lambda: recognised.append(scope["path"])}, receive, send)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(watched), base_url="http://gateway") as client:
+            for pod in (Pod(client, other, worker.bearer), Pod(client, worker.run, "unknown")):
+                assert code(await pod.post("/renew")) in ("forbidden", "unauthenticated")
+            assert (await client.get("/livez")).status_code == 200
+            assert recognised == []
+            worker.client = client
+            assert (await worker.post("/renew")).status_code == 200
+    assert recognised == [worker.base + "/renew"]

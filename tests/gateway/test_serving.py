@@ -12,6 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from stepfence.gateway.door import Door, DoorLimits
 from stepfence.gateway.health import Readiness, create_health_app
 from stepfence.gateway.metrics import Metrics
 from stepfence.gateway.serving import serve
@@ -47,11 +48,13 @@ class Served:
         self.settings = GatewaySettings(bind="127.0.0.1", https_port=free_port(), health_port=free_port(), tls_dir=folder)
         self.readiness = Readiness(FakeClock(), store_answers)
         self.certificate = Certificate(folder, look_seconds=0.02)
+        self.metrics = Metrics()
+        self.door = Door(self.certificate, DoorLimits(), self.metrics)
         self.plain = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.settings.health_port}", trust_env=False)
 
     async def run(self) -> None:
-        health = create_health_app(self.readiness, Metrics())
-        await serve(self.settings, self.app, health, self.readiness, self.certificate, self.stop)
+        health = create_health_app(self.readiness, self.metrics)
+        await serve(self.settings, self.app, health, self.readiness, self.door, self.stop)
 
     def secure(self) -> httpx.AsyncClient:
         context = ssl.create_default_context(cafile=self.folder / "ca.crt")

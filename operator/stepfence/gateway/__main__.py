@@ -15,7 +15,9 @@ from stepfence.app import Applier, TokenProofs, WorkerCalls, logs
 from stepfence.app.budget import BudgetedRecordStore, ByteBudget
 from stepfence.app.system import SystemClock, SystemIds
 from stepfence.gateway.app import GatewayApp, create_app
+from stepfence.gateway.door import Door, DoorLimits
 from stepfence.gateway.edge import Limits
+from stepfence.gateway.files import places_for
 from stepfence.gateway.health import Readiness, create_health_app
 from stepfence.gateway.metrics import Metrics
 from stepfence.gateway.peers import follow_share
@@ -78,8 +80,9 @@ async def run(settings: GatewaySettings, client: KubeClient, stop: asyncio.Event
     api = _api(settings, client, clock, metrics, budget, readiness, proofs)
     share = asyncio.create_task(follow_share(budget, metrics, _counter(settings, client)), name="byte budget share")
     keys = asyncio.create_task(follow_keys(settings.tls_dir, proofs), name="keys of token proofs")
+    door = Door(Certificate(settings.tls_dir), _door_limits(settings), metrics)
     try:
-        await serve(settings, api, create_health_app(readiness, metrics), readiness, Certificate(settings.tls_dir), stop)
+        await serve(settings, api, create_health_app(readiness, metrics), readiness, door, stop)
     finally:
         share.cancel()
         keys.cancel()
@@ -103,6 +106,16 @@ def _api(
     calls = WorkerCalls(applier, BudgetedRecordStore(KubeRecordStore(client, clock.now), budget), gate, proofs)
     limits = Limits(settings.max_requests, settings.request_seconds)
     return create_app(calls, gate, readiness=readiness, metrics=metrics, limits=limits)
+
+
+def _door_limits(settings: GatewaySettings) -> DoorLimits:
+    return DoorLimits(
+        places_for(settings.max_connections),
+        settings.max_connections_per_address,
+        settings.new_connections_per_address,
+        settings.handshake_seconds,
+        settings.head_seconds,
+    )
 
 
 def _count_reviews(metrics: Metrics, reviews: Reviews) -> None:

@@ -19,9 +19,11 @@ from stepfence.gateway import problems
 from stepfence.gateway.mending import parse_report
 from stepfence.ports import Caller, RunKey, WorkerGate
 
-__all__ = ["BODY_BYTES", "Deps", "Identified", "WorkerRoute", "deps_of", "identified"]
+__all__ = ["BODY_BYTES", "RECOGNISED", "Deps", "Identified", "WorkerRoute", "deps_of", "identified"]
 
 BODY_BYTES = 1024 * 1024
+# Where a request's scope has what is to be called once its caller is known to be a worker of the run.
+RECOGNISED = "stepfence.recognised"
 # As many connections as the SDK opens at most.
 POD_REQUESTS = 32
 # Nothing of form keeps these from being heard: what they tell of has happened.
@@ -78,6 +80,7 @@ class WorkerRoute(APIRoute):
             # Before its run is looked at: a pod that is no worker of it may cost the store a read for each call.
             with _place(deps, caller):
                 who = request.state.who = await _identify(request, deps, caller)
+                request.scope.get(RECOGNISED, _nobody)()
                 request.state.standing = lambda: deps.calls.standing(who.key)
                 return await _serve(request, deps)
 
@@ -163,6 +166,10 @@ class _Report(_Bounded):
     async def json(self) -> Any:
         """Return the body's JSON."""
         return parse_report(await self.body())
+
+
+def _nobody() -> None:
+    return None
 
 
 def _too_large(limit: int) -> Refused:

@@ -32,6 +32,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._of_connections()
         self.in_flight = Gauge("stepfence_gateway_requests_in_flight", "Requests being served.", registry=self.registry)
         self.replays = Counter(
             "stepfence_replays_total", "Steps that a worker began and that were Done before.", ("image",), registry=self.registry
@@ -60,6 +61,15 @@ class Metrics:
         )
         self.budget_rate = Gauge("stepfence_budget_bytes_per_second", "This gateway's share of the byte budget.", registry=self.registry)
         self.budget_waiting = Gauge("stepfence_budget_waiting", "Writes that wait for the byte budget.", registry=self.registry)
+
+    def _of_connections(self) -> None:
+        self.connections = Gauge("stepfence_gateway_connections", "Connections to the worker API.", registry=self.registry)
+        self.connections_closed = Counter(
+            "stepfence_gateway_connections_closed_total",
+            "Connections that the gateway closed: refused, gave-way to a new one, no handshake or no whole request head in time.",
+            ("reason",),
+            registry=self.registry,
+        )
 
     def count(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Show a number that is counted elsewhere."""

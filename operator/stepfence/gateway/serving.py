@@ -7,15 +7,16 @@ import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any
+from typing import Any, cast
 
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from stepfence.gateway.door import Door
 from stepfence.gateway.health import Readiness
 from stepfence.gateway.settings import GatewaySettings
-from stepfence.gateway.tls import Certificate
 
 __all__ = ["serve"]
 
@@ -24,27 +25,36 @@ log = structlog.get_logger(__name__)
 # Longer than workers keep an idle connection, so that it is they who close it.
 _KEEP_ALIVE_SECONDS = 75
 _HEALTH_DRAIN_SECONDS = 2
+_HEAD_BYTES = 64 * 1024
 
 
 class _Server(uvicorn.Server):
-    """Signals are handled once, for both servers; `up` is set when the port is open."""
+    """Signals are handled once, for both servers; `up` is set when the port is open. With a door, it is the door that accepts."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, door: Door | None) -> None:
         super().__init__(config)
+        self._door = door
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        if self._door is None or not sockets:
+            await super().startup(sockets)
+        else:
+            self._door.open(sockets[0], self._protocol)
+            # What uvicorn closes, and waits for, at its end.
+            self.servers = [cast(asyncio.Server, self._door)]
+            self.started = True
         self.up.set()
+
+    def _protocol(self) -> asyncio.Protocol:
+        return H11Protocol(self.config, self.server_state, self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-async def serve(
-    settings: GatewaySettings, api: ASGIApp, health: ASGIApp, readiness: Readiness, certificate: Certificate, stop: asyncio.Event
-) -> None:
+async def serve(settings: GatewaySettings, api: ASGIApp, health: ASGIApp, readiness: Readiness, door: Door, stop: asyncio.Event) -> None:
     """Serve until `stop` is set or SIGTERM comes; then finish what is in flight, for at most `drain_seconds`.
 
     Raises `OSError` when a port is taken, `RuntimeError` when a server ends by itself.
@@ -52,24 +62,25 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with _running(_config(settings, health, settings.health_port, None, _HEALTH_DRAIN_SECONDS), stop):
-        if await _before(stop, certificate.wait()):
-            async with _running(_config(settings, api, settings.https_port, certificate, settings.drain_seconds), stop):
-                watcher = asyncio.create_task(certificate.follow(), name="certificate")
+    async with _running(_config(settings, health, settings.health_port, _HEALTH_DRAIN_SECONDS), stop):
+        if await _before(stop, door.certificate.wait()):
+            async with _running(_config(settings, door.watch(api), settings.https_port, settings.drain_seconds), stop, door):
+                watcher = asyncio.create_task(door.certificate.follow(), name="certificate")
                 readiness.serving = True
                 log.info("gateway.serving", https_port=settings.https_port, health_port=settings.health_port)
                 await stop.wait()
                 readiness.leaving = True
+                door.close()
                 log.info("gateway.leaving")
                 watcher.cancel()
     log.info("gateway.stopped")
 
 
 @contextlib.asynccontextmanager
-async def _running(config: uvicorn.Config, stop: asyncio.Event) -> AsyncIterator[None]:
+async def _running(config: uvicorn.Config, stop: asyncio.Event, door: Door | None = None) -> AsyncIterator[None]:
     """Run a server around a block; on leaving, it finishes what is in flight. A server that ends by itself sets `stop`."""
     listener = _listen(config.host, config.port, config.backlog)
-    server = _Server(config)
+    server = _Server(config, door)
     task = asyncio.create_task(server.serve([listener]), name=f"server on port {config.port}")
     task.add_done_callback(lambda _: stop.set())
     try:
@@ -106,12 +117,14 @@ async def _before(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> boo
             task.cancel()
 
 
-def _config(settings: GatewaySettings, app: ASGIApp, port: int, certificate: Certificate | None, drain: int) -> uvicorn.Config:
+def _config(settings: GatewaySettings, app: ASGIApp, port: int, drain: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=settings.bind,
         port=port,
-        ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
+        # It bounds what it keeps of a head that does not end. TLS is the door's.
+        http="h11",
+        h11_max_incomplete_event_size=_HEAD_BYTES,
         lifespan="off",
         ws="none",
         access_log=False,

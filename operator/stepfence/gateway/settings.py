@@ -43,6 +43,16 @@ class GatewaySettings:
     """Deadline of a request."""
     store_seconds: int = 10
     """Deadline of one call to the API server."""
+    max_connections: int = 4096
+    """Connections of workers at once."""
+    max_connections_per_address: int = 1024
+    """The same for one source address: many workers may share one."""
+    new_connections_per_address: int = 50
+    """TLS handshakes a second for one source address; twice as many at once."""
+    handshake_seconds: int = 10
+    """How long a TLS handshake may take, its wait for a turn included."""
+    head_seconds: int = 10
+    """How long the head of a request may take."""
     token_reviews_per_second: int = 50
     """Reviews of tokens a second that may come to nothing."""
     token_reviews_per_address: int = 10
