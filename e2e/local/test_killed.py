@@ -69,8 +69,8 @@ async def test_killed_at_each_write_in_turn_it_goes_on_from_there(moment: str, w
     await ends_well(world, file)
 
 
-# The look at the witness, the run, what is left of others, the key of token proofs, the port, the run's identity and mark, its acceptance with
-# the worker's number, the worker's row; then the claim.
+# The look at the witness, the run, what is left of others, the key of token proofs, the port, the run's identity and mark, its acceptance
+# with the worker's number, the worker's row; then the claim.
 CLAIM = 11
 
 

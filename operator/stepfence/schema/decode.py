@@ -27,7 +27,8 @@ _RETRY_SECONDS = 5.0
 class Unreadable(Refused):
     """A stored run says what this version does not know, as after a newer one wrote it.
 
-    No caller can mend that, and what a worker reports must not be refused for it: it comes back until a server that can read the run hears it.
+    No caller can mend that. What a worker reports must not be refused for it: the worker repeats it until a server that can read the run
+    hears it.
     """
 
     def __init__(self, error: Exception) -> None:
